@@ -1,0 +1,1 @@
+"""Trainer adapters: one backend a file."""

@@ -1,0 +1,1 @@
+"""Pure maths on tensors: one idea a file."""

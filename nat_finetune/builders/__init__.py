@@ -1,0 +1,1 @@
+"""Trajectory builders: one training signal a file."""

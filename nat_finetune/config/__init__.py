@@ -1,0 +1,1 @@
+"""The YAML file: schema, loading, references, versions."""

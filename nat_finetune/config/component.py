@@ -1,0 +1,120 @@
+"""Base classes of component configs, and the types of references between entries of a config.
+
+A component is a config class plus a factory (see `nat_finetune.registry`). The config class says, without loading anything
+heavy, what the component makes and needs: `compose` holds these declarations against each other before a model is loaded.
+Class names and the `name=` keyword follow NeMo Agent Toolkit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+ItemKind = Literal["group", "pair", "demonstration"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Marks a string field as the name of an entry in another section of the config."""
+
+    section: str
+
+
+LLMRef = Annotated[str, Reference("llms")]
+FunctionRef = Annotated[str, Reference("functions")]
+TTCStrategyRef = Annotated[str, Reference("ttc_strategies")]
+EvaluatorRef = Annotated[str, Reference("evaluators")]
+
+
+class Section(BaseModel):
+    """A block of the YAML file: unknown keys are refused, values don't change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="constants")
+
+
+class ComponentConfig(Section):
+    """Base of all component configs; `class X(SomeBase, name="x")` is addressed in YAML as `_type: x`."""
+
+    component_name: ClassVar[str] = ""
+    component_version: ClassVar[int] = 1
+    """Goes up with every change of meaning of the component's keys."""
+
+    def __init_subclass__(cls, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.component_name = name
+
+
+class LLMBaseConfig(ComponentConfig):
+    """Config of an entry of `llms`."""
+
+    returns_token_ids: ClassVar[bool] = False
+    """Whether every call records prompt ids, sampled ids and their logprobs: what token-level training needs."""
+    trainable_locally: ClassVar[bool] = False
+    """Whether `local_trainer_adapter` can update this model's weights."""
+
+    def truncating_sampling(self) -> tuple[str, ...]:
+        """Names of the sampling settings in force (top_p, ...) under which recorded logprobs are not the model's."""
+        return ()
+
+
+class FunctionBaseConfig(ComponentConfig):
+    """Config of an entry of `functions`, or of `workflow`."""
+
+    def candidate_steps(self) -> frozenset[str]:
+        """Step names under which this function itself emits scored candidates."""
+        return frozenset()
+
+
+class TTCStrategyBaseConfig(ComponentConfig):
+    """Config of an entry of `ttc_strategies`."""
+
+    def candidate_steps(self) -> frozenset[str]:
+        """Step names under which this strategy emits scored candidates."""
+        return frozenset()
+
+
+class EvaluatorBaseConfig(ComponentConfig):
+    """Config of an entry of `eval.evaluators`."""
+
+
+class EvalDatasetBaseConfig(ComponentConfig):
+    """Config of a dataset: `eval.general.dataset`, `finetuning.validation.dataset`, ..."""
+
+
+class TrajectoryBuilderConfig(ComponentConfig):
+    """Config of an entry of `trajectory_builders`."""
+
+    makes: ClassVar[ItemKind]
+    token_level: ClassVar[bool] = False
+    """Whether its items carry sampled token ids and logprobs, and so can't be built from text."""
+
+    @property
+    def generations(self) -> int:
+        """Rollouts that it needs of each example."""
+        return 1
+
+    def candidate_step(self) -> str | None:
+        """Name of the candidate step that it reads, None if it reads none."""
+        return None
+
+
+class TrainerAdapterConfig(ComponentConfig):
+    """Config of an entry of `trainer_adapters`."""
+
+    needs_local_model: ClassVar[bool] = False
+
+    def takes(self) -> frozenset[ItemKind]:
+        """Kinds of items that it can train on, under this config."""
+        raise TypeError(f"{type(self).__name__} must say which items it takes")
+
+
+class TrainerConfig(ComponentConfig):
+    """Config of an entry of `trainers`."""
+
+    fits: ClassVar[frozenset[ItemKind]]
+    """Kinds of items that this order of steps makes sense for."""
+    unhonoured: ClassVar[frozenset[str]] = frozenset()
+    """Keys of `finetuning` that this trainer does not honour: refused when set."""

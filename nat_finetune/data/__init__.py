@@ -1,0 +1,1 @@
+"""Pure data steps: events to trajectories, groups, pairs and batches."""

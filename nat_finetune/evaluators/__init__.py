@@ -1,0 +1,1 @@
+"""Evaluators that ship with nat-finetune."""

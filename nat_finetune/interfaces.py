@@ -1,0 +1,264 @@
+"""The seams: what a workflow, a builder, an adapter, a trainer and the rest must offer, as protocols.
+
+Components are made by factories (see `nat_finetune.registry`) that get a `Builder` and yield one instance. Core code
+knows these protocols and nothing of the implementations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from nat_finetune.types import (
+    Collection,
+    Dropped,
+    Example,
+    FinishReason,
+    Item,
+    JobSpec,
+    Message,
+    PolicyRef,
+    Rollout,
+    SamplingParams,
+    Score,
+    TrainingJobRef,
+    TrainingJobStatus,
+    UpdateResult,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What a chat model answers, with what it sampled where the backend knows."""
+
+    message: Message
+    finish_reason: FinishReason
+    sampling: SamplingParams
+    policy: PolicyRef | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    """Nats, at the sampling temperature."""
+    call_seq: int | None = None
+    """`seq` of the recorded event; set by the tracer, for `tracing.candidate(call_seq=...)`."""
+
+    @property
+    def text(self) -> str:
+        """The reply's text, "" where it only calls tools."""
+        return self.message.get("content") or ""
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """An entry of `llms`."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the config."""
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        stop: Sequence[str] | None = None,
+        seed: int | None = None,
+    ) -> ChatReply:
+        """One completion; what is None comes from the config.
+
+        Raises:
+            BackendError: the engine or endpoint failed for good.
+            PolicyFailure: the prompt leaves no room for a completion.
+        """
+
+
+@runtime_checkable
+class ScoringChatModel(ChatModel, Protocol):
+    """A chat model that can say how probable given completions are: what exact evaluation needs."""
+
+    async def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[Sequence[str]]) -> list[list[float]]:
+        """Log-probability (nats, at the configured temperature and `max_tokens`) that sampling gives just this completion.
+
+        `completions[p]` are the texts to score after `prompts[p]`. The end-of-turn token counts where `max_tokens` leaves
+        room for it.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is trained: calls of `llm` made inside one of `functions`."""
+
+    functions: tuple[str, ...]
+    llm: str
+    reward_names: tuple[str, ...] = ()
+
+
+class Builder(Protocol):
+    """What factories get: the other entries of the config, by name, made on first use."""
+
+    @property
+    def target(self) -> Target:
+        """What this run trains."""
+
+    @property
+    def seed(self) -> int:
+        """`finetuning.seed`."""
+
+    @property
+    def deterministic(self) -> bool:
+        """`finetuning.deterministic`."""
+
+    async def get_llm(self, name: str) -> ChatModel:
+        """An entry of `llms`; its calls are recorded."""
+
+    async def get_function(self, name: str) -> Callable[..., Awaitable[Any]]:
+        """An entry of `functions`; its calls are recorded under its name. `.inner` is what the factory yielded."""
+
+    async def get_ttc_strategy(self, name: str) -> Any:
+        """An entry of `ttc_strategies`."""
+
+    async def get_evaluator(self, name: str) -> Evaluator:
+        """An entry of `eval.evaluators`."""
+
+    async def get_policy(self) -> Any:
+        """The `local.policy.LocalPolicy` of the target model; BackendError where it is not local."""
+
+
+Workflow = Callable[[Example], Awaitable[Any]]
+"""The agent program: gets an example, returns its output."""
+
+Evaluator = Callable[[Example, Rollout], Awaitable[float | Score | None]]
+"""Scores one rollout; None is unknown. It also sees rollouts that the policy made fail (`rollout.failure`)."""
+
+
+@runtime_checkable
+class PolicyEvaluator(Protocol):
+    """An evaluator that can also score a policy on examples exactly, without rollouts."""
+
+    async def __call__(self, example: Example, rollout: Rollout) -> float | Score | None:
+        """As `Evaluator`."""
+
+    async def evaluate_policy(self, examples: Sequence[Example]) -> list[float | None]:
+        """The expected score of the current policy on each example, without sampling error."""
+
+
+class DatasetLoader(Protocol):
+    """Reads examples."""
+
+    def load(self) -> Iterator[Example]:
+        """All examples, in a stable order.
+
+        Raises:
+            DataError: the source is missing, empty or malformed; names file and line.
+        """
+
+
+class TrajectoryBuilder(Protocol):
+    """Rollouts to trainable items. Pure: no IO, no model, no randomness."""
+
+    @property
+    def generations(self) -> int:
+        """Rollouts needed of each example."""
+
+    def build(self, rollouts: Iterable[Rollout]) -> Iterator[Item | Dropped]:
+        """Items, and everything that was left out with its reason."""
+
+
+class TrainerAdapter(Protocol):
+    """Trainable items to a backend that computes the update."""
+
+    async def health(self) -> None:
+        """Raise BackendError if the backend can't train."""
+
+    async def prepare(self, collection: Collection, reference: PolicyRef | None) -> JobSpec:
+        """Check and encode the items; the spec is persisted before `submit`."""
+
+    async def submit(self, spec: JobSpec) -> TrainingJobRef:
+        """Start the update; submitting the same key twice starts it once."""
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Where it stands."""
+
+    async def wait(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Wait until it ends."""
+
+    async def cancel(self, ref: TrainingJobRef) -> None:
+        """Stop it."""
+
+    async def logs(self, ref: TrainingJobRef) -> list[str]:
+        """The backend's own lines."""
+
+    async def result(self, ref: TrainingJobRef) -> UpdateResult:
+        """What it did; BackendError with the backend's reason if it failed."""
+
+    def save_state(self, folder: Path) -> None:
+        """Write all that a resume needs (weights, optimiser, counters) into a folder."""
+
+    def load_state(self, folder: Path) -> None:
+        """Continue from such a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One pass of collect, build, select, update."""
+
+    index: int
+    """Counts from 0 over the whole run."""
+    epoch: int
+    examples: tuple[Example, ...]
+    last_of_epoch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a trajectory builder made of one or several steps' rollouts."""
+
+    step: int
+    items: tuple[Item, ...]
+    dropped: tuple[Dropped, ...]
+
+
+class TrainingRun(Protocol):
+    """What a trainer orders: each method persists its result before it returns, and returns the persisted one on resume."""
+
+    def steps(self) -> AsyncIterator[Step]:
+        """`num_epochs` passes over the examples, `examples_per_step` at a time; finished ones are left out on resume."""
+
+    def passes(self, count: int) -> AsyncIterator[Step]:
+        """`count` passes over all examples, one step each."""
+
+    async def collect(self, step: Step) -> list[Rollout]:
+        """Run the workflow on the step's examples under the current policy, and score the rollouts.
+
+        Raises:
+            RolloutFailureLimit: more failed than `max_failure_rate`.
+        """
+
+    def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
+        """Apply the trajectory builder."""
+
+    async def select(self, built: Built) -> Collection:
+        """Apply the filters that the config names.
+
+        Raises:
+            NoTrainableSignal: nothing is left to train on.
+        """
+
+    async def update(self, collection: Collection) -> UpdateResult:
+        """Have the adapter train, check the learner, save a checkpoint."""
+
+    async def validate_if_due(self, step: int, *, last: bool = False) -> None:
+        """Evaluate on the validation set at the configured interval, and after the last step."""
+
+
+class Trainer(Protocol):
+    """The order of steps."""
+
+    async def train(self, run: TrainingRun) -> None:
+        """Drive the run to its end."""

@@ -1,0 +1,1 @@
+"""Chat models: one provider a file."""

@@ -1,0 +1,1 @@
+"""The local backend: one set of weights for rollouts and training."""

@@ -1,0 +1,1 @@
+"""Test-time-compute strategies: search, scoring, selection."""

@@ -1,0 +1,604 @@
+"""The words of nat-finetune as data: every core type, frozen, its invariants checked when it is made.
+
+Everything here is a plain dataclass of JSON-able fields, so that `runstore` can write any of it as one line and load an
+equal value back. No behaviour lives here beyond the invariants: recording is in `tracing/`, building in `data/`.
+Text about a type's meaning is under its fields; the vocabulary is that of docs/names.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+Message = Mapping[str, Any]
+"""One chat message in OpenAI's form: `role`, `content`, and where present `tool_calls`, `tool_call_id`, `name`."""
+
+ExampleId = str | int
+"""Ids keep their type: 1 is not "1", "007" is not 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One row of a dataset: the task that is given to the agent."""
+
+    id: ExampleId
+    """Unique in its dataset, with its type."""
+    input: Any
+    """What the workflow gets."""
+    target: Any = None
+    """The known answer, None where there is none."""
+    task_key: str | None = None
+    """What makes two examples the same task; intervals and splits treat equal keys as one cluster. None: the id."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Every other column of the row."""
+
+
+class FinishReason(StrEnum):
+    """Why a model call ended."""
+
+    STOP = "stop"
+    """The policy produced an end-of-turn token or a stop string."""
+    LENGTH = "length"
+    """`max_tokens` or the context ran out: the completion is truncated."""
+    TOOL_CALLS = "tool_calls"
+    """The policy ended its turn to have tools called."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the tokens of one model call were drawn."""
+
+    max_tokens: int
+    """Most completion tokens, end-of-turn token included."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float | None = None
+    top_k: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the completion; the tokens that form them stay in it."""
+    seed: int | None = None
+    """Seed of this call alone."""
+
+    def __post_init__(self) -> None:
+        _require(self.max_tokens >= 1, f"max_tokens must be at least 1, found {self.max_tokens}")
+        _require(math.isfinite(self.temperature) and self.temperature >= 0, f"temperature must be >= 0: {self.temperature}")
+
+    @property
+    def truncating(self) -> tuple[str, ...]:
+        """The settings in force, besides temperature, that make the sampled distribution another than the model's."""
+        active = {
+            "top_p": self.top_p not in (None, 1.0),
+            "top_k": self.top_k not in (None, 0),
+            "frequency_penalty": self.frequency_penalty not in (None, 0.0),
+            "presence_penalty": self.presence_penalty not in (None, 0.0),
+            "repetition_penalty": self.repetition_penalty not in (None, 1.0),
+        }
+        return tuple(name for name, on in active.items() if on)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRef:
+    """Which weights: every model call and every update names one, and so does a reference policy."""
+
+    llm: str
+    """Name in the config's `llms`."""
+    version: int
+    """0 before the first update; goes up by one with every update."""
+    location: str = "memory"
+    """"memory", a folder, an adapter's folder, or the name under which an endpoint serves it."""
+    digest: str | None = None
+    """Hash of the trained weights, None where they are out of reach."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One turn: what the model was asked and what it sampled."""
+
+    kind: Literal["model_call"] = "model_call"
+    rollout_id: str
+    seq: int
+    """Position in the rollout's events, from 0."""
+    path: tuple[str, ...]
+    """Names of the functions that were running, outermost (`<workflow>`) first."""
+    start: float
+    """Unix time, seconds."""
+    end: float
+    llm: str
+    """Name in the config's `llms`."""
+    messages: tuple[Message, ...]
+    message: Message
+    """The assistant's reply."""
+    finish_reason: FinishReason
+    sampling: SamplingParams
+    policy: PolicyRef | None = None
+    """None for an endpoint that is no policy of this run."""
+    prompt_ids: tuple[int, ...] | None = None
+    """The token ids that the engine was given; None where an endpoint does not return them."""
+    completion_ids: tuple[int, ...] | None = None
+    """The token ids that were sampled, the end-of-turn token included where it was sampled."""
+    logprobs: tuple[float, ...] | None = None
+    """Log-probabilities of `completion_ids` at the sampling temperature, nats."""
+    tools: tuple[Mapping[str, Any], ...] | None = None
+    """Tool schemas that were offered."""
+
+    def __post_init__(self) -> None:
+        if self.logprobs is not None and self.completion_ids is not None:
+            _require(
+                len(self.logprobs) == len(self.completion_ids),
+                f"a logprob for every completion token: {len(self.logprobs)} logprobs, {len(self.completion_ids)} ids",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One tool that the agent used."""
+
+    kind: Literal["tool_call"] = "tool_call"
+    rollout_id: str
+    seq: int
+    path: tuple[str, ...]
+    start: float
+    end: float
+    name: str
+    arguments: Any
+    result: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """One call of a registered function, the workflow itself included."""
+
+    kind: Literal["function_call"] = "function_call"
+    rollout_id: str
+    seq: int
+    path: tuple[str, ...]
+    start: float
+    end: float
+    name: str
+    input: Any
+    output: Any = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateScored:
+    """One completion out of several that were proposed at the same turn, with its score.
+
+    The fields hold what the workflow emitted, valid or not: `data.pairs` decides, and counts what it can't use.
+    """
+
+    kind: Literal["candidate_scored"] = "candidate_scored"
+    rollout_id: str
+    seq: int
+    path: tuple[str, ...]
+    start: float
+    end: float
+    step_name: str
+    """What `ttc_step_name` is compared with."""
+    turn_id: Any
+    candidate_index: Any = None
+    input: Any = None
+    """The context: a text or a list of messages."""
+    output: Any = None
+    score: Any = None
+    turn_index: int | None = None
+    selected: bool | None = None
+    """Whether the workflow went on with this candidate."""
+    call_seq: int | None = None
+    """`seq` of the model call that produced it: the source of its token ids."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardGiven:
+    """A reward that the workflow itself pays for one turn (a step reward)."""
+
+    kind: Literal["reward_given"] = "reward_given"
+    rollout_id: str
+    seq: int
+    path: tuple[str, ...]
+    start: float
+    end: float
+    name: str
+    value: float | None
+    call_seq: int | None
+    """`seq` of the model call that earned it; None when the rollout as a whole did."""
+
+
+class Cause(StrEnum):
+    """Who is to blame for a failure, which decides what it earns."""
+
+    POLICY = "policy"
+    """Unparsable, illegal, too long, out of turns: an outcome, earns `failure_reward` or what the workflow says."""
+    INFRASTRUCTURE = "infrastructure"
+    """A timeout, a dead service, a bug: the reward is unknown (None)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Where and why a rollout ended early, or an evaluator gave no score."""
+
+    kind: Literal["failure"] = "failure"
+    rollout_id: str
+    seq: int
+    path: tuple[str, ...]
+    start: float
+    end: float
+    stage: str
+    """One of `errors.Stage`."""
+    cause: Cause
+    error_type: str
+    message: str
+
+
+Event = ModelCall | ToolCall | FunctionCall | CandidateScored | RewardGiven | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One execution of the workflow on one example."""
+
+    rollout_id: str
+    example_id: ExampleId
+    generation: int
+    """0-based index among the generations of this example in this step."""
+    seed: int
+    events: tuple[Event, ...]
+    output: Any = None
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    """Named rewards; None is unknown, never 0."""
+    failure: Failure | None = None
+    """Set when the workflow did not reach its end."""
+    policy_version: int | None = None
+    """The trained policy's version while this rollout ran."""
+    attempts: int = 1
+
+    @property
+    def model_calls(self) -> tuple[ModelCall, ...]:
+        """The turns of this rollout, all models and functions."""
+        return tuple(event for event in self.events if isinstance(event, ModelCall))
+
+
+# ------------------------------------------------------------------------------------------------------- trainable items
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The sampled tokens of one model call inside a segment."""
+
+    index: int
+    """0-based among the trained turns of the rollout."""
+    start: int
+    """First sampled token's position in the segment."""
+    end: int
+    """One past the last."""
+    call_seq: int
+    """`seq` of the model call."""
+    finish_reason: FinishReason
+    temperature: float
+    """The sampling temperature: the trainer's logprobs are taken at the same one."""
+    credit: float | None = None
+    """Return of this turn under per-turn credit; None: the rollout's outcome pays every turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A token sequence as the policy saw it: prompts and sampled tokens of turns that extend one another exactly."""
+
+    token_ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    """1 exactly where the policy sampled the token and it is trained."""
+    logprobs: tuple[float, ...]
+    """Sampler's logprobs, nats, at the sampling temperature; 0.0 where `loss_mask` is 0."""
+    turns: tuple[Turn, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_ids), len(self.loss_mask), len(self.logprobs)}
+        _require(len(lengths) == 1, f"ids, mask and logprobs of a segment must have one length, found {lengths}")
+        trained = sum(turn.end - turn.start for turn in self.turns)
+        _require(
+            trained == sum(self.loss_mask),
+            f"trainable tokens are the sampled ones: {sum(self.loss_mask)} in the mask, {trained} in the turns",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """The trainable content of one rollout."""
+
+    rollout_id: str
+    example_id: ExampleId
+    segments: tuple[Segment, ...]
+    rewards: Mapping[str, float | None]
+    policy_version: int | None = None
+
+    @property
+    def trainable_tokens(self) -> int:
+        """Number of tokens that carry a gradient."""
+        return sum(sum(segment.loss_mask) for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Trajectories of the same example, which are compared with one another."""
+
+    example_id: ExampleId
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        _require(len(self.trajectories) >= 1, "a group needs at least one trajectory")
+        others = {
+            repr(t.example_id)
+            for t in self.trajectories
+            if (type(t.example_id), t.example_id) != (type(self.example_id), self.example_id)
+        }
+        _require(not others, f"a group holds one example ({self.example_id!r}), found also {sorted(others)}")
+        names = {frozenset(t.rewards) for t in self.trajectories}
+        _require(len(names) == 1, f"trajectories of a group must have the same reward names, found {names}")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of several completions proposed at the same turn, valid and scored."""
+
+    turn_id: str | int
+    index: int
+    context: tuple[Message, ...]
+    """Normal form: a text is one user message."""
+    context_text: str | None
+    """The text, where the context came as one."""
+    completion: str
+    score: float
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
+    rollout_id: str | None = None
+    call_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a preference pair or demonstration comes from."""
+
+    example_id: ExampleId
+    rollout_id: str | None = None
+    turn_id: str | int | None = None
+    chosen_index: int | None = None
+    rejected_index: int | None = None
+    chosen_call: int | None = None
+    """`seq` of the model call that produced the chosen completion."""
+    rejected_call: int | None = None
+    record: str | None = None
+    """Reviewer record: file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """Chosen and rejected completion of one context."""
+
+    context: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    provenance: Provenance
+    context_text: str | None = None
+    chosen_score: float | None = None
+    rejected_score: float | None = None
+    margin: float | None = None
+    """score(chosen) - score(rejected) > 0; None where a person only ranked."""
+    reward: float | None = None
+    weight: float = 1.0
+    set_id: str | None = None
+    """The candidate set that it was formed from: pairs of one set are not independent."""
+    prompt_ids: tuple[int, ...] | None = None
+    """The sampled call's ids, where both sides come from calls with the same prompt ids."""
+    chosen_ids: tuple[int, ...] | None = None
+    rejected_ids: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _require(self.chosen != self.rejected, "chosen and rejected must differ")
+        _require(self.margin is None or self.margin > 0, f"margin must be None or > 0, found {self.margin}")
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A completion to imitate."""
+
+    context: tuple[Message, ...]
+    completion: str
+    provenance: Provenance
+    weight: float = 1.0
+
+
+Item = Group | PreferencePair | Demonstration
+
+
+class DropReason(StrEnum):
+    """Why something was left out. Each is counted and shown in the report."""
+
+    NO_TURN_ID = "no_turn_id"
+    NO_SCORE = "no_score"
+    SCORE_NOT_A_NUMBER = "score_not_a_number"
+    NO_CONTEXT = "no_context"
+    CONTEXT_NOT_MESSAGES = "context_not_messages"
+    OUTPUT_NOT_TEXT = "output_not_text"
+    SINGLE_CANDIDATE = "single_candidate"
+    TIE = "tie"
+    SCORE_DIFF = "score_diff"
+    CONTEXT_DIFFERS = "context_differs"
+    IDENTICAL_TEXT = "identical_text"
+    ANSWER_IN_CONTEXT = "answer_in_context"
+    MAX_PAIRS_PER_TURN = "max_pairs_per_turn"
+    DUPLICATE = "duplicate"
+    MAX_PAIRS = "max_pairs"
+    OUTSIDE_TARGET = "outside_target"
+    """A model call outside `target_functions`, or by another model than `target_model`."""
+    NO_TOKEN_IDS = "no_token_ids"
+    NO_LOGPROBS = "no_logprobs"
+    NO_TRAINED_CALL = "no_trained_call"
+    """A rollout without a call of the target model inside a target function."""
+    UNKNOWN_REWARD = "unknown_reward"
+    TOO_FEW_ROLLOUTS = "too_few_rollouts"
+    """Fewer than two rollouts with a known reward: nothing to compare."""
+    TOO_FEW_REWARDS = "too_few_rewards"
+    LOW_SPREAD = "low_spread"
+    FLAT_GROUP = "flat_group"
+    """All rewards of a group equal: advantage 0, no gradient."""
+    CURRICULUM = "curriculum"
+    RANDOM_SUBSAMPLE = "random_subsample"
+    INFRASTRUCTURE_FAILURE = "infrastructure_failure"
+    NOT_A_CANDIDATE = "not_a_candidate"
+    """A target call that ended in no preference pair because it proposed no scored candidate."""
+    NOT_PAIRED = "not_paired"
+    """A scored candidate that ended in no preference pair."""
+    SUPERSEDED = "superseded"
+    """Work of an attempt that was retried."""
+    TOO_LONG = "too_long"
+    """Longer than the trainer's limit; never cut silently."""
+
+
+DroppedWhat = Literal["candidate", "turn", "pair", "group", "rollout", "trajectory", "call", "record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something that was left out, with its reason."""
+
+    what: DroppedWhat
+    reason: DropReason
+    detail: str = ""
+    example_id: ExampleId | None = None
+    rollout_id: str | None = None
+    call_seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What one update trains on: items of one kind, and what it took to get them."""
+
+    items: tuple[Item, ...]
+    run_id: str
+    step: int
+    target_llm: str
+    dropped: tuple[Dropped, ...] = ()
+
+    def __post_init__(self) -> None:
+        kinds = {type(item).__name__ for item in self.items}
+        _require(len(kinds) <= 1, f"a collection holds items of one kind, found {sorted(kinds)}")
+
+
+# ------------------------------------------------------------------------------------------------------ updates and jobs
+
+
+class JobState(StrEnum):
+    """Where a training job stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+    """The backend answered with a status that nat-finetune does not know; shown as it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A prepared update: persisted before anything is sent, so that a crash can't submit it twice."""
+
+    run_id: str
+    step: int
+    key: str
+    """Idempotency key: the same collection in the same step has the same key."""
+    adapter: str
+    items: int
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJobRef:
+    """A submitted update."""
+
+    job_id: str
+    key: str
+    adapter: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJobStatus:
+    """What the backend says of a job."""
+
+    state: JobState
+    progress: float | None = None
+    """Share done, 0 to 1; None if unknown."""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What one update did."""
+
+    policy: PolicyRef
+    tokens_trained: int
+    """Tokens whose gradient was not zero by construction."""
+    tokens_masked: int
+    """Trainable tokens whose advantage was exactly 0."""
+    optimiser_steps: int
+    metrics: Mapping[str, float]
+    """Means over the update: `loss`, `grad_norm`, `clip_fraction`, `kl`, ... (docs/algorithms.md)."""
+    seconds: float
+    curve: tuple[Mapping[str, float], ...] = ()
+    """The same metrics for each optimiser step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """An evaluator's raw output for one rollout or example."""
+
+    value: float | None
+    """None: unknown."""
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its 95 % interval."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+    """Independent clusters, not rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """One policy version on one dataset."""
+
+    split: Literal["train", "validation", "test"]
+    policy: PolicyRef | None
+    scores: Mapping[str, Mapping[str, float | None]]
+    """metric -> `data.keys.example_key(id)` -> the example's mean score, None if unknown."""
+    clusters: Mapping[str, str]
+    """Example key -> cluster (its task key)."""
+    metrics: Mapping[str, Estimate]
+    seconds: float
+
+
+def as_messages(context: str | Sequence[Message]) -> tuple[Message, ...]:
+    """The normal form of a context: a text is one user message."""
+    return ({"role": "user", "content": context},) if isinstance(context, str) else tuple(context)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,1 @@
+"""Backends beyond the local one; imported as `nat_finetune_plugins`."""
