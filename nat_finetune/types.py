@@ -11,7 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 Message = Mapping[str, Any]
 """One chat message in OpenAI's form: `role`, `content`, and where present `tool_calls`, `tool_call_id`, `name`."""
@@ -106,7 +108,7 @@ class ModelCall:
     kind: Literal["model_call"] = "model_call"
     rollout_id: str
     seq: int
-    """Position in the rollout's events, from 0."""
+    """Order in which the rollout's events began, from 0; a cancelled call leaves a gap."""
     path: tuple[str, ...]
     """Names of the functions that were running, outermost (`<workflow>`) first."""
     start: float
@@ -241,7 +243,7 @@ class Failure:
     message: str
 
 
-Event = ModelCall | ToolCall | FunctionCall | CandidateScored | RewardGiven | Failure
+Event = Annotated[ModelCall | ToolCall | FunctionCall | CandidateScored | RewardGiven | Failure, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,280 @@
+"""The run folder: every file of a run is written and read here, so that nothing is ever half written.
+
+A JSON file is written beside its place, synced and renamed. A log (`events.jsonl`, `metrics.jsonl`) only grows, a line at a
+time; a line that a crash cut off is removed when the log is opened again. `state.json` is the commit point: what it does not
+know of yet (later lines of the logs) is work since the last commit, which a resume finds and uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
+
+from nat_finetune.errors import ConfigError, OutputError, Problem
+from nat_finetune.types import EvalResult, Rollout, UpdateResult
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RunState:
+    """Where a run stands; committed after every checkpoint."""
+
+    steps_done: int = 0
+    """Steps whose update is in the checkpoint."""
+    checkpoint: str | None = None
+    """Folder below `checkpoints/`."""
+    events_offset: int = 0
+    """Bytes of `events.jsonl` that belong to those steps."""
+    metrics_offset: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    ledger: dict[str, Any] = field(default_factory=dict)
+    finished: bool = False
+
+
+class Log:
+    """An append-only file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._drop_cut_line()
+
+    @property
+    def size(self) -> int:
+        """Bytes written."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def append(self, value: Any) -> None:
+        """Add one line.
+
+        Raises:
+            OutputError: the line could not be written whole; what was written of it is taken back.
+        """
+        before = self.size
+        try:
+            with self.path.open("ab") as file:
+                file.write(to_json(value, inf_nan_mode="constants") + b"\n")
+        except OSError as error:
+            self.truncate(before)
+            raise _cannot_write(self.path, error) from error
+
+    def lines(self, offset: int = 0) -> Iterator[Any]:
+        """Parsed lines from a byte offset on."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                yield from_json(line, allow_inf_nan=True)
+
+    def truncate(self, size: int) -> None:
+        """Forget everything after `size` bytes."""
+        if self.path.exists():
+            os.truncate(self.path, size)
+
+    def sync(self) -> None:
+        """Have the disk hold it."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _drop_cut_line(self) -> None:
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            data_end = file.seek(0, os.SEEK_END)
+            position = data_end
+            while position > 0:
+                start = max(0, position - 65536)
+                file.seek(start)
+                block = file.read(position - start)
+                newline = block.rfind(b"\n")
+                if newline >= 0:
+                    position = start + newline + 1
+                    break
+                position = start
+        if position != data_end:
+            self.truncate(position)
+
+
+class RunStore:
+    """One run folder. Make it with `create` or `open`; both lock it against a second process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events = Log(folder / "events.jsonl")
+        self.metrics = Log(folder / "metrics.jsonl")
+
+    @classmethod
+    def create(cls, folder: Path) -> RunStore:
+        """Make a new run folder.
+
+        Raises:
+            OutputError: it can't be made, or there is one already.
+        """
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise OutputError(f"{folder} exists; give another --output-dir, or continue it with --resume {folder}") from None
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
+        return cls(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> RunStore:
+        """Open an existing run folder.
+
+        Raises:
+            ConfigError: there is no run in it.
+        """
+        if not (folder / "run.json").is_file():
+            found = "a folder without run.json" if folder.is_dir() else "no such folder"
+            raise ConfigError(
+                Problem(f"expected a run folder, found {found}", file=str(folder), hint="see `nat-finetune runs`")
+            )
+        return cls(folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process.
+
+        Raises:
+            OutputError: another process works on this run.
+        """
+        import fcntl
+
+        with (self.folder / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutputError(f"another process works on {self.folder}; wait for it or stop it") from None
+            yield
+
+    # ------------------------------------------------------------------------------------------------------ whole files
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file in one piece."""
+        self.write_text(name, to_json(value, indent=2, inf_nan_mode="constants").decode() + "\n")
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file; None where there is none."""
+        path = self.folder / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file in one piece.
+
+        Raises:
+            OutputError: it can't be written; the old one, if any, is untouched.
+        """
+        path = self.folder / name
+        temporary = path.with_name(f".{path.name}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    # ------------------------------------------------------------------------------------------------------- run records
+
+    def state(self) -> RunState:
+        """The last committed state."""
+        return _as(RunState, self.read_json("state.json") or {}, self.folder / "state.json")
+
+    def commit(self, state: RunState) -> None:
+        """Make `state` the truth, with the logs as they are now."""
+        self.events.sync()
+        state.events_offset, state.metrics_offset = self.events.size, self.metrics.size
+        self.write_json("state.json", asdict(state))
+
+    def add_rollout(self, step: int, rollout: Rollout) -> None:
+        """Keep a finished rollout."""
+        self.events.append({"step": step, "rollout": rollout})
+
+    def restart_step(self, step: int) -> None:
+        """Say in the log that the step's rollouts so far do not count: it is collected anew."""
+        self.events.append({"step": step, "restarted": True})
+
+    def rollouts(self, offset: int = 0) -> Iterator[tuple[int, Rollout | None]]:
+        """(step, rollout) of each line from `offset` on; None where the step was restarted."""
+        for line in self.events.lines(offset):
+            yield line["step"], (_as(Rollout, line["rollout"], self.events.path) if "rollout" in line else None)
+
+    def save_evaluation(self, name: str, result: EvalResult) -> None:
+        """Keep an evaluation under a name such as `test-before`."""
+        self.write_json(f"evaluations/{name}.json", result)
+
+    def evaluation(self, name: str) -> EvalResult | None:
+        """A kept evaluation, None where there is none."""
+        value = self.read_json(f"evaluations/{name}.json")
+        return None if value is None else _as(EvalResult, value, self.folder / "evaluations" / f"{name}.json")
+
+    def save_update(self, step: int, result: UpdateResult) -> None:
+        """Keep what an update did."""
+        self.write_json(f"updates/{step:05d}.json", result)
+
+    def update_result(self, step: int) -> UpdateResult | None:
+        """What the update of a step did, None where it was not done."""
+        value = self.read_json(f"updates/{step:05d}.json")
+        return None if value is None else _as(UpdateResult, value, self.folder / "updates" / f"{step:05d}.json")
+
+    # ------------------------------------------------------------------------------------------------------- checkpoints
+
+    def checkpoint(self, name: str) -> Path:
+        """The folder of a checkpoint."""
+        return self.folder / "checkpoints" / name
+
+    def new_checkpoint(self, name: str) -> Path:
+        """An empty folder for a checkpoint of this name, in place of a half-written one."""
+        folder = self.checkpoint(name)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
+        return folder
+
+    def keep_checkpoints(self, names: set[str]) -> None:
+        """Remove all checkpoints but these."""
+        root = self.folder / "checkpoints"
+        for folder in root.iterdir() if root.is_dir() else ():
+            if folder.name not in names:
+                shutil.rmtree(folder)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _as(kind: type[T], value: Any, path: Path) -> T:
+    try:
+        value = _adapter(kind).validate_python(value)
+        return cast(T, value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise OutputError(
+            f"{path} is not what nat-finetune wrote: {'.'.join(map(str, first['loc']))}: {first['msg']}; "
+            "restore the file or start the run anew"
+        ) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"can't write {path}: {error.strerror or error}; free space or give another --output-dir, then continue with --resume"
+    )
