@@ -101,8 +101,11 @@ class RolloutService:
                 on_done(rollout)
             return attempts
 
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one(request)) for request in requests]
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(one(request)) for request in requests]
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others were cancelled on its account
         return [rollout for task in running for rollout in task.result()]
 
     async def _attempts(

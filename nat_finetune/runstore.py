@@ -264,7 +264,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def _as(kind: type[T], value: Any, path: Path) -> T:
     try:
-        value = _adapter(kind).validate_python(value)
+        value = _adapter(cast(Any, kind)).validate_python(value)
         return cast(T, value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

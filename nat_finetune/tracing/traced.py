@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nat_finetune.errors import BackendError, StageError
+from nat_finetune.errors import BackendError, InfrastructureFailure, Stage, StageError, boundary
 from nat_finetune.interfaces import ChatModel, ChatReply, ScoringChatModel
 from nat_finetune.tracing.context import current_path, current_recorder, inside
 from nat_finetune.tracing.recorder import plain
@@ -52,7 +52,11 @@ class TracedChatModel:
         seq, start = recorder.reserve(), recorder.clock()
         if seed is None and self._seeded:
             seed = recorder.call_seed(seq)
-        reply = await self.inner.chat(messages, seed=seed, **settings)
+        with boundary(Stage.MODEL):
+            try:
+                reply = await self.inner.chat(messages, seed=seed, **settings)
+            except BackendError as error:  # one call's failure is one rollout's failure; the failure limit ends the run
+                raise InfrastructureFailure(str(error), stage=Stage.MODEL, error_type=type(error).__name__) from error
         recorder.add(
             ModelCall(
                 rollout_id=recorder.rollout_id,
