@@ -103,6 +103,10 @@ class Builder(Protocol):
     """What factories get: the other entries of the config, by name, made on first use."""
 
     @property
+    def entry_name(self) -> str:
+        """Name of the config's entry that is being made."""
+
+    @property
     def target(self) -> Target:
         """What this run trains."""
 
@@ -243,18 +247,21 @@ class TrainingRun(Protocol):
     def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
         """Apply the trajectory builder."""
 
-    async def select(self, built: Built) -> Collection:
-        """Apply the filters that the config names.
+    async def select(self, built: Built, *, deduplicate_pairs: bool = False, max_pairs: int | None = None) -> Collection:
+        """Apply the filters that the config names; what they leave out is counted.
 
         Raises:
-            NoTrainableSignal: nothing is left to train on.
+            NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row.
         """
 
-    async def update(self, collection: Collection) -> UpdateResult:
-        """Have the adapter train, check the learner, save a checkpoint."""
+    async def update(self, collection: Collection) -> UpdateResult | None:
+        """Have the adapter train, check the learner, save a checkpoint; None where the collection is empty."""
 
-    async def validate_if_due(self, step: int, *, last: bool = False) -> None:
-        """Evaluate on the validation set at the configured interval, and after the last step."""
+    def warn(self, text: str) -> None:
+        """Say something on the console and in the report."""
+
+    async def validate_if_due(self, step: Step) -> None:
+        """Evaluate on the validation set where its interval (in epochs) says so, and after the last epoch."""
 
 
 class Trainer(Protocol):

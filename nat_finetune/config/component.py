@@ -59,6 +59,10 @@ class LLMBaseConfig(ComponentConfig):
         """Names of the sampling settings in force (top_p, ...) under which recorded logprobs are not the model's."""
         return ()
 
+    def samples_by_seed(self) -> bool:
+        """Whether each call should be given a seed of its own, derived from its rollout's."""
+        return self.returns_token_ids
+
 
 class FunctionBaseConfig(ComponentConfig):
     """Config of an entry of `functions`, or of `workflow`."""

@@ -1,0 +1,99 @@
+"""The current policy on a dataset: scores per example, means with intervals, gains paired by example.
+
+An evaluator that can score a policy exactly (`interfaces.PolicyEvaluator`) is asked directly and adds no sampling error; for the
+others the workflow runs on every example. Unknown scores stay unknown: they are left out of the mean and counted in `n`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nat_finetune.data.intervals import estimate
+from nat_finetune.data.keys import example_key
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.interfaces import Evaluator, PolicyEvaluator
+from nat_finetune.rollout_service import RolloutService, RolloutSettings, requests_for
+from nat_finetune.tracing.traced import TracedFunction
+from nat_finetune.types import EvalResult, Example, PolicyRef, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class EvalSettings:
+    """How to evaluate."""
+
+    split: Literal["train", "validation", "test"]
+    metrics: tuple[str, ...]
+    generations: int
+    seed: int
+    confidence: float = 0.95
+
+
+class PolicyEvaluation:
+    """Evaluates policies on one dataset with one set of metrics."""
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        evaluators: Mapping[str, Evaluator],
+        workflow: TracedFunction | None,
+        rollouts: RolloutSettings,
+        settings: EvalSettings,
+    ) -> None:
+        self._examples = list(examples)
+        self._exact = {name: e for name, e in evaluators.items() if isinstance(e, PolicyEvaluator)}
+        self._sampled = {name: e for name, e in evaluators.items() if name not in self._exact}
+        self._workflow = workflow
+        self._rollouts = rollouts
+        self._settings = settings
+        self.clusters = {example_key(e.id): e.task_key or example_key(e.id) for e in self._examples}
+
+    async def evaluate(self, policy: PolicyRef | None, *, on_done: Callable[[Rollout], None] = lambda _: None) -> EvalResult:
+        """Score the policy as it is now.
+
+        The rollouts of the same example have the same seeds in every evaluation, so that a comparison of two policies is paired.
+        """
+        began = time.monotonic()
+        scores: dict[str, dict[str, float | None]] = {}
+        for name, evaluator in self._exact.items():
+            values = await evaluator.evaluate_policy(self._examples)
+            scores[name] = {example_key(e.id): value for e, value in zip(self._examples, values, strict=True)}
+        if self._sampled:
+            scores |= await self._sample(policy, on_done)
+        metrics = {
+            name: estimate(
+                scores[name],
+                self.clusters,
+                seed=derive_seed(self._settings.seed, "bootstrap", name),
+                confidence=self._settings.confidence,
+            )
+            for name in self._settings.metrics
+        }
+        return EvalResult(
+            split=self._settings.split,
+            policy=policy,
+            scores={name: scores[name] for name in self._settings.metrics},
+            clusters=self.clusters,
+            metrics=metrics,
+            seconds=time.monotonic() - began,
+        )
+
+    async def _sample(self, policy: PolicyRef | None, on_done: Callable[[Rollout], None]) -> dict[str, dict[str, float | None]]:
+        if self._workflow is None:
+            return {name: dict.fromkeys(self.clusters) for name in self._sampled}
+        service = RolloutService(self._workflow, self._sampled, self._rollouts)
+        requests = requests_for(
+            0, self._examples, self._settings.generations, self._settings.seed, purpose=self._settings.split
+        )
+        rollouts = await service.run(requests, policy_version=policy.version if policy else None, on_done=on_done)
+        known: dict[str, dict[str, list[float]]] = {name: {key: [] for key in self.clusters} for name in self._sampled}
+        for rollout in rollouts:
+            for name, value in rollout.rewards.items():
+                if value is not None:
+                    known[name][example_key(rollout.example_id)].append(value)
+        return {
+            name: {key: sum(values) / len(values) if values else None for key, values in by_example.items()}
+            for name, by_example in known.items()
+        }
