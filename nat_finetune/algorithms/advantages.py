@@ -54,7 +54,7 @@ def group_advantages(
     """Advantages inside each group; groups are rows with equal id, in any order and of any size.
 
     `mean` with `group` is GRPO (arXiv:2402.03300 §4.1.2), with `none` Dr. GRPO (arXiv:2503.20783), with `batch` Lite
-    PPO (arXiv:2508.08221); `leave_one_out` with `none` is RLOO (arXiv:2402.14740 eq. 8), with `group` NeMo RL's default,
+    PPO (arXiv:2508.08221); `leave_one_out` with `none` is RLOO (arXiv:2402.14740), with `group` NeMo RL's default,
     where both the mean and the deviation are those of the other rollouts. Raises DataError for an infinite reward,
     and for an unknown one unless `allow_missing`.
 

@@ -74,7 +74,7 @@ def token_kl(
     """KL estimate per token in nats, `[B, T]`, with the named gradient with respect to `logprobs_B_T`.
 
     `input_clamp` bounds |d| and `output_clamp` the estimate, so that one odd token can't own the step (NeMo RL: 20
-    and 10). 0 where the loss mask is, whatever stands there.
+    and 10); a token past the output clamp has no gradient. 0 where the loss mask is, whatever stands there.
 
     >>> logprobs = torch.tensor([[-1.5]], requires_grad=True)
     >>> kl = token_kl(logprobs, torch.tensor([[-1.0]]), torch.tensor([[1]]), estimator="k3", gradient="score_function")
@@ -87,7 +87,5 @@ def token_kl(
     d_B_T = logprobs_B_T - torch.where(mask_B_T, reference_logprobs_B_T, 0.0)
     if input_clamp is not None:
         d_B_T = d_B_T.clamp(-input_clamp, input_clamp)
-    kl_B_T = ESTIMATORS[estimator](d_B_T)
-    if output_clamp is not None:
-        kl_B_T = kl_B_T.clamp(-output_clamp, output_clamp)
-    return GRADIENTS[gradient](kl_B_T, logprobs_B_T)
+    kl_B_T = GRADIENTS[gradient](ESTIMATORS[estimator](d_B_T), logprobs_B_T)
+    return kl_B_T if output_clamp is None else kl_B_T.clamp(-output_clamp, output_clamp)

@@ -30,7 +30,7 @@ class Clip:
     low: float
     high: float
     dual: float | None = None
-    """Dual clip: a token of negative advantage costs at most `-advantage * dual` (arXiv:1912.09729 eq. 5); > 1."""
+    """Dual clip: a token of negative advantage costs at most `-advantage * dual` (arXiv:1912.09729); > 1."""
     ratio_cap: float | None = None
     """The ratio is held below this even where the clip would not bind (INTELLECT-2's two-sided clip); > 1 + high."""
 
@@ -74,7 +74,7 @@ def token_log_ratio(logprobs_B_T: Tensor, old_logprobs_B_T: Tensor, loss_mask_B_
 
 
 def sequence_log_ratio(logprobs_B_T: Tensor, old_logprobs_B_T: Tensor, loss_mask_B_T: Tensor) -> Tensor:
-    """The mean log-ratio of a row's trained tokens, for each of its tokens (GSPO, arXiv:2507.18071 eq. 7).
+    """The mean log-ratio of a row's trained tokens, for each of its tokens (GSPO, arXiv:2507.18071).
 
     >>> sequence_log_ratio(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -2.1]]), torch.tensor([[1, 1]]))
     tensor([[0.3000, 0.3000]])
@@ -108,7 +108,7 @@ def clipped_surrogate(logprobs_B_T: Tensor, ratio_B_T: Tensor, advantages_B_T: T
 
 
 def cispo_surrogate(logprobs_B_T: Tensor, ratio_B_T: Tensor, advantages_B_T: Tensor, clip: Clip | None) -> Surrogate:
-    """REINFORCE weighted by the clipped ratio without gradient: no token is ever silenced (arXiv:2506.13585 eq. 4).
+    """REINFORCE weighted by the clipped ratio without gradient: no token is ever silenced (CISPO, arXiv:2506.13585).
 
     Bounds are 1 - low and 1 + high like everywhere; TRL's `epsilon_high: 5.0` (a cap, no floor) is low 1, high 4.
 
