@@ -1,13 +1,14 @@
 """The current policy on a dataset: scores per example, means with intervals, gains paired by example.
 
-An evaluator that can score a policy exactly (`interfaces.PolicyEvaluator`) is asked directly and adds no sampling error; for the
-others the workflow runs on every example. Unknown scores stay unknown: they are left out of the mean and counted in `n`.
+An evaluator that can score a policy exactly (`interfaces.PolicyEvaluator`) is asked directly and adds no sampling error; for
+the others the workflow runs on every example. Unknown scores stay unknown: they are left out of the mean and counted in `n`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -41,6 +42,8 @@ class PolicyEvaluation:
         workflow: TracedFunction | None,
         rollouts: RolloutSettings,
         settings: EvalSettings,
+        *,
+        enter_rollout: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> None:
         self._examples = list(examples)
         self._exact = {name: e for name, e in evaluators.items() if isinstance(e, PolicyEvaluator)}
@@ -48,12 +51,13 @@ class PolicyEvaluation:
         self._workflow = workflow
         self._rollouts = rollouts
         self._settings = settings
+        self._enter_rollout = enter_rollout
         self.clusters = {example_key(e.id): e.task_key or example_key(e.id) for e in self._examples}
 
     async def evaluate(self, policy: PolicyRef | None, *, on_done: Callable[[Rollout], None] = lambda _: None) -> EvalResult:
         """Score the policy as it is now.
 
-        The rollouts of the same example have the same seeds in every evaluation, so that a comparison of two policies is paired.
+        The rollouts of an example have the same seeds in every evaluation, so that a comparison of two policies is paired.
         """
         began = time.monotonic()
         scores: dict[str, dict[str, float | None]] = {}
@@ -83,7 +87,7 @@ class PolicyEvaluation:
     async def _sample(self, policy: PolicyRef | None, on_done: Callable[[Rollout], None]) -> dict[str, dict[str, float | None]]:
         if self._workflow is None:
             return {name: dict.fromkeys(self.clusters) for name in self._sampled}
-        service = RolloutService(self._workflow, self._sampled, self._rollouts)
+        service = RolloutService(self._workflow, self._sampled, self._rollouts, enter_rollout=self._enter_rollout)
         requests = requests_for(
             0, self._examples, self._settings.generations, self._settings.seed, purpose=self._settings.split
         )

@@ -152,6 +152,22 @@ class PolicyEvaluator(Protocol):
         """The expected score of the current policy on each example, without sampling error."""
 
 
+@runtime_checkable
+class ReferencedEvaluator(Protocol):
+    """An evaluator that knows what known policies score: the ends of the scale on which a gain is read."""
+
+    def references(self, examples: Sequence[Example]) -> Mapping[str, float]:
+        """Name of a known policy (`uniform`, `best_response`, ...) to its mean score on these examples."""
+
+
+@runtime_checkable
+class AnnotatingEvaluator(Protocol):
+    """An evaluator that has something to say about the data."""
+
+    async def notes(self, train: Sequence[Example], test: Sequence[Example]) -> list[str]:
+        """Sentences for the report, such as how much of what the test visits was seen in training."""
+
+
 class DatasetLoader(Protocol):
     """Reads examples."""
 

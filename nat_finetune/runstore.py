@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from nat_finetune.errors import ConfigError, OutputError, Problem
-from nat_finetune.types import EvalResult, Rollout, UpdateResult
+from nat_finetune.types import EvalResult, PolicyRef, Rollout, UpdateResult
 
 T = TypeVar("T")
 
@@ -37,7 +37,12 @@ class RunState:
     events_offset: int = 0
     """Bytes of `events.jsonl` that belong to those steps."""
     metrics_offset: int = 0
+    policy: PolicyRef | None = None
+    """The policy in the checkpoint; None before the first update."""
+    steps_without_signal: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    """By stage, over all sessions of the run."""
+    warnings: list[str] = field(default_factory=list)
     ledger: dict[str, Any] = field(default_factory=dict)
     finished: bool = False
 

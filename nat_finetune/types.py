@@ -523,6 +523,8 @@ class JobSpec:
     adapter: str
     items: int
     payload: Mapping[str, Any] = field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    """What the backend can't train on, such as items longer than its limit."""
 
 
 @dataclass(frozen=True, slots=True)

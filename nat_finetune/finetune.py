@@ -1,0 +1,203 @@
+"""One run from a checked config to its report: compose, measure, train, measure again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nat_finetune.compose import Composition, compose
+from nat_finetune.config.load import LoadedConfig
+from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
+from nat_finetune.errors import ConfigError, DataError, NatFinetuneError, Problem
+from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
+from nat_finetune.interfaces import AnnotatingEvaluator, ReferencedEvaluator
+from nat_finetune.registry import Registry
+from nat_finetune.report.data import build_report
+from nat_finetune.report.html import render
+from nat_finetune.report.progress import Progress
+from nat_finetune.rollout_service import RolloutService, RolloutSettings
+from nat_finetune.run import Parts, Run
+from nat_finetune.runstore import RunStore
+from nat_finetune.types import Example
+
+
+@dataclass(frozen=True, slots=True)
+class DataSets:
+    """The examples of a run, by what they are for."""
+
+    train: list[Example]
+    validation: list[Example]
+    test: list[Example]
+
+
+async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> dict[str, Any]:
+    """Run the config in `store`'s folder, from the beginning or from where it stopped; returns the report.
+
+    Raises:
+        NatFinetuneError: the run could not reach its end; the report in the folder says why.
+    """
+    with store.locked():
+        try:
+            await _finetune(loaded, registry, store, progress)
+        except NatFinetuneError as error:
+            write_report(loaded, store, exit_code=error.exit_code, reason=type(error).__name__, message=str(error))
+            raise
+        report = write_report(loaded, store, exit_code=0, reason=None, message=None)
+    progress.finished(report)
+    return report
+
+
+def write_report(
+    loaded: LoadedConfig, store: RunStore, *, exit_code: int, reason: str | None, message: str | None
+) -> dict[str, Any]:
+    """Write `report.json` and `report.html` from what the folder holds."""
+    report = build_report(loaded, store, exit_code=exit_code, reason=reason, message=message)
+    store.write_json("report.json", report)
+    store.write_text("report.html", render(report))
+    return report
+
+
+async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> None:
+    config = loaded.config
+    began = time.monotonic()
+    async with compose(config, registry) as parts:
+        data = await load_data(config, parts)
+        run = await _make_run(config, parts, store, data, progress)
+        run.resume()
+        run.state.seconds["load"] = run.state.seconds.get("load", 0.0) + time.monotonic() - began
+        test = await evaluation(config, parts, data.test, "test", config.finetuning.test)
+        if run.state.steps_done == 0:
+            await _measure(run, store, test, "test-before", progress)
+            await run.validate(0)
+        await _describe(config, parts, store, data)
+        trainer = await parts.get_trainer()
+        await trainer.train(run)
+        await _measure(run, store, test, "test-after", progress)
+        run.state.finished = True
+        store.commit(run.state)
+
+
+async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress) -> Run:
+    finetuning = config.finetuning
+    workflow = await parts.get_workflow()
+    evaluators = {name: await parts.get_evaluator(name) for name in parts.target.reward_names}
+    service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
+    made = Parts(
+        service=service,
+        builder=await parts.get_trajectory_builder(),
+        adapter=await parts.get_trainer_adapter(),
+        validation=await evaluation(config, parts, data.validation, "validation", finetuning.validation),
+        target=parts.target,
+    )
+    return Run(store, finetuning, data.train, made, progress)
+
+
+async def load_data(config: RunConfig, parts: Composition) -> DataSets:
+    """Read all datasets that the config names.
+
+    Raises:
+        DataError: one is empty or can't be read, or a task stands on both sides of a split.
+    """
+    finetuning = config.finetuning
+    if config.eval.general.dataset is None:
+        raise ConfigError(Problem("a run needs examples to train on", key="eval.general.dataset"))
+    data = DataSets(
+        train=await parts.load_examples(config.eval.general.dataset, "eval.general.dataset"),
+        validation=await _held_out(parts, finetuning.validation, "finetuning.validation.dataset"),
+        test=await _held_out(parts, finetuning.test, "finetuning.test.dataset"),
+    )
+    _check_leaks("eval.general.dataset", data.train, "finetuning.validation.dataset", data.validation)
+    _check_leaks("eval.general.dataset", data.train, "finetuning.test.dataset", data.test)
+    _check_leaks("finetuning.validation.dataset", data.validation, "finetuning.test.dataset", data.test)
+    return data
+
+
+async def _held_out(parts: Composition, settings: EvaluationConfig | None, key: str) -> list[Example]:
+    return [] if settings is None else await parts.load_examples(settings.dataset, key)
+
+
+def _check_leaks(name: str, examples: Sequence[Example], other_name: str, others: Sequence[Example]) -> None:
+    """Refuse the same task, or the same input, on both sides: what is measured there would not be held out."""
+    inputs = {repr(example.input): example for example in examples}
+    tasks = {example.task_key: example for example in examples if example.task_key is not None}
+    pairs = [(tasks.get(o.task_key or "") or inputs.get(repr(o.input)), o) for o in others]
+    leaks = [(mine, other) for mine, other in pairs if mine is not None]
+    if leaks:
+        shown = ", ".join(f"{mine.id!r} and {other.id!r}" for mine, other in leaks[:5])
+        raise DataError(
+            f"{len(leaks)} of {len(others)} examples of {other_name} have the task or the input of an example of {name} "
+            f"({shown}): what is measured on them is not held out; remove them from one side"
+        )
+
+
+def rollout_settings(config: RunConfig) -> RolloutSettings:
+    """How rollouts run under this config."""
+    finetuning: FinetuningConfig = config.finetuning
+    return RolloutSettings(
+        max_concurrency=config.eval.general.max_concurrency,
+        timeout_seconds=finetuning.rollout_timeout_seconds,
+        retries=finetuning.rollout_retries,
+        failure_reward=finetuning.failure_reward,
+    )
+
+
+async def evaluation(
+    config: RunConfig,
+    parts: Composition,
+    examples: list[Example],
+    split: Any,
+    settings: EvaluationConfig | None,
+) -> PolicyEvaluation | None:
+    """An evaluation on held-out examples; None where the config names none."""
+    if settings is None:
+        return None
+    names = tuple(settings.metrics or parts.target.reward_names or tuple(config.eval.evaluators))
+    evaluators = {name: await parts.get_evaluator(name) for name in names}
+    finetuning = config.finetuning
+    return PolicyEvaluation(
+        examples,
+        evaluators,
+        await parts.get_workflow(),
+        rollout_settings(config),
+        EvalSettings(split, names, settings.generations, finetuning.seed, finetuning.confidence),
+        enter_rollout=parts.enter_rollout,
+    )
+
+
+async def _measure(run: Run, store: RunStore, test: PolicyEvaluation | None, name: str, progress: Progress) -> None:
+    """The test set, once before and once after."""
+    if test is None or store.evaluation(name) is not None:
+        return
+    progress.stage_started(run.state.steps_done, "test", None)
+    result = await test.evaluate(run.policy)
+    run.state.seconds["test"] = run.state.seconds.get("test", 0.0) + result.seconds
+    store.save_evaluation(name, result)
+    progress.evaluated(name, run.state.steps_done, result)
+
+
+async def _describe(config: RunConfig, parts: Composition, store: RunStore, data: DataSets) -> None:
+    """Keep what the report needs to know of data and model, while both are at hand."""
+    held_out = data.test or data.validation
+    references: dict[str, dict[str, float]] = {}
+    notes: list[str] = []
+    for name in config.eval.evaluators:
+        evaluator = await parts.get_evaluator(name)
+        if isinstance(evaluator, ReferencedEvaluator) and held_out:
+            references[name] = dict(evaluator.references(held_out))
+        if isinstance(evaluator, AnnotatingEvaluator) and held_out:
+            notes += [note for note in await evaluator.notes(data.train, held_out) if note not in notes]
+    sets = {"train": data.train, "validation": data.validation, "test": data.test}
+    store.write_json(
+        "data.json",
+        {
+            "references": references,
+            "notes": notes,
+            "sets": {
+                name: {"examples": len(examples), "clusters": len({e.task_key or repr(e.id) for e in examples})}
+                for name, examples in sets.items()
+                if examples
+            },
+        },
+    )

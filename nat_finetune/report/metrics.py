@@ -1,0 +1,103 @@
+"""Figures and sentences about rollouts and drops: what a step's line in `metrics.jsonl` holds, and what errors say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from nat_finetune.data.keys import example_key
+from nat_finetune.interfaces import Target
+from nat_finetune.types import Cause, Dropped, Failure, Rollout
+
+
+def sampled_tokens(rollout: Rollout) -> int:
+    """Completion tokens that are known of a rollout's calls."""
+    return sum(len(call.completion_ids) for call in rollout.model_calls if call.completion_ids is not None)
+
+
+def drop_counts(dropped: Sequence[Dropped]) -> dict[str, int]:
+    """How often each reason dropped something, `what/reason` first seen first."""
+    return dict(Counter(f"{drop.what}/{drop.reason.value}" for drop in dropped))
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    """Rollouts, failures, rewards and tokens of a step.
+
+    `reward.<name>` holds the mean over known rewards, `spread` (the mean, over examples with two or more known rewards, of
+    their largest difference: 0 means there is nothing to compare) and how many are unknown.
+    """
+    finals = [rollout for rollout in rollouts if "~" not in rollout.rollout_id]
+    names = sorted({name for rollout in finals for name in rollout.rewards})
+    return {
+        "rollouts": len(finals),
+        "retried": len(rollouts) - len(finals),
+        "failed": _failures(finals),
+        "reward": {name: _reward(name, finals) for name in names},
+        "tokens": {"sampled": sum(sampled_tokens(rollout) for rollout in rollouts)},
+    }
+
+
+def _failures(rollouts: Sequence[Rollout]) -> dict[str, int]:
+    causes = Counter(rollout.failure.cause.value for rollout in rollouts if rollout.failure is not None)
+    return {cause.value: causes[cause.value] for cause in Cause}
+
+
+def _reward(name: str, rollouts: Sequence[Rollout]) -> dict[str, Any]:
+    by_example: dict[str, list[float]] = {}
+    unknown = 0
+    for rollout in rollouts:
+        value = rollout.rewards.get(name)
+        if value is None:
+            unknown += 1
+        else:
+            by_example.setdefault(example_key(rollout.example_id), []).append(value)
+    known = [value for values in by_example.values() for value in values]
+    spreads = [max(values) - min(values) for values in by_example.values() if len(values) > 1]
+    return {
+        "mean": fmean(known) if known else None,
+        "spread": fmean(spreads) if spreads else None,
+        "unknown": unknown,
+    }
+
+
+def failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
+    """What to say when more than `limit` (a share) of the rollouts failed through no fault of the policy; None if not."""
+    failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.INFRASTRUCTURE]
+    if len(failures) <= limit * len(rollouts):
+        return None
+    kinds = Counter((f.stage, f.error_type, f.message) for f in failures).most_common(3)
+    lines = [f"  {count} x in {stage}: {error_type}: {message}" for (stage, error_type, message), count in kinds]
+    return (
+        f"{len(failures)} of {len(rollouts)} rollouts failed, more than finetuning.max_failure_rate = {limit:g} allows:\n"
+        + "\n".join(lines)
+    )
+
+
+def no_signal_message(
+    steps: int, dropped: Sequence[Dropped], rollouts: Sequence[Rollout], target: Target
+) -> str:
+    """Why nothing could be trained, most likely cause first."""
+    counts = Counter((drop.what, drop.reason.value) for drop in dropped)
+    lines = [f"nothing to train on in {steps} step{'s' if steps > 1 else ''} in a row; what was dropped:"]
+    lines += [f"  {count} x {what}: {reason}" for (what, reason), count in counts.most_common(5)]
+    failed = [e for r in rollouts for e in r.events if isinstance(e, Failure) and e.stage == "evaluator"]
+    if failed:
+        lines.append(f"evaluators failed {len(failed)} times, such as: {failed[0].error_type}: {failed[0].message}")
+    rewards = [r.rewards.get(name) for r in rollouts for name in target.reward_names]
+    known = [value for value in rewards if value is not None]
+    if known and min(known) == max(known):
+        names = ", ".join(target.reward_names)
+        lines.append(f"every reward ({names}) of the last step is {known[0]:g}")
+    lines.append(
+        "check in this order: the evaluator (a known good answer must score highest), then the task's difficulty, then more "
+        "generations or a higher temperature"
+    )
+    return "\n".join(lines)
+
+
+def by_reason(rows: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Counts of `drop_counts` as rows, most first."""
+    ordered = sorted(rows.items(), key=lambda item: -item[1])
+    return [{"what": key.split("/")[0], "reason": key.split("/")[1], "count": count} for key, count in ordered]

@@ -1,0 +1,304 @@
+"""The steps of a run, as trainers order them: each persists its result before it returns, and finds it again on resume.
+
+What a crash leaves behind decides what a resume does:
+
+* rollouts that finished are in `events.jsonl` and are used, not run again (with `deterministic: true` an unfinished collection
+  is done anew, so that a resumed run equals an uninterrupted one bit for bit);
+* an update that finished is in the checkpoint; one that did not is computed again, from the same rollouts and weights;
+* an evaluation that finished is in `evaluations/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nat_finetune.config.schema import FinetuningConfig
+from nat_finetune.data.ledger import Ledger
+from nat_finetune.data.preparation import deduplicate, draw_pairs
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
+from nat_finetune.evaluate import PolicyEvaluation
+from nat_finetune.interfaces import Built, Step, Target, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.report.metrics import drop_counts, failure_message, no_signal_message, rollout_metrics, sampled_tokens
+from nat_finetune.report.progress import Progress
+from nat_finetune.rollout_service import RolloutService, requests_for
+from nat_finetune.runstore import RunStore
+from nat_finetune.types import (
+    Collection,
+    Dropped,
+    Example,
+    Item,
+    PolicyRef,
+    PreferencePair,
+    Rollout,
+    UpdateResult,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the steps of a run are made with."""
+
+    service: RolloutService
+    builder: TrajectoryBuilder
+    adapter: TrainerAdapter
+    validation: PolicyEvaluation | None
+    target: Target
+
+
+class Run:
+    """Implements `interfaces.TrainingRun` over a run folder."""
+
+    def __init__(
+        self, store: RunStore, config: FinetuningConfig, examples: Sequence[Example], parts: Parts, progress: Progress
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._examples = list(examples)
+        self._parts = parts
+        self._progress = progress
+        self.state = store.state()
+        self.policy = self.state.policy or PolicyRef(llm=parts.target.llm, version=0)
+        self._ledger = Ledger.from_dict(self.state.ledger)
+        self._pending: dict[int, list[Rollout]] = {}
+        self._superseded: list[Rollout] = []
+        self._uncommitted: list[Rollout] = []
+        self._metrics: dict[str, Any] = {}
+        self._step_seconds: dict[str, float] = {}
+
+    def resume(self) -> None:
+        """Load the checkpoint and find the rollouts that were finished after it."""
+        store, state = self._store, self.state
+        store.metrics.truncate(state.metrics_offset)
+        if state.checkpoint is not None:
+            self._parts.adapter.load_state(store.checkpoint(state.checkpoint))
+        for step, rollout in store.rollouts(state.events_offset):
+            if rollout is None:
+                self._superseded += self._pending.pop(step, [])
+            else:
+                self._pending.setdefault(step, []).append(rollout)
+
+    # ------------------------------------------------------------------------------------------------- what trainers order
+
+    async def steps(self) -> AsyncIterator[Step]:
+        """`num_epochs` passes over the examples, each in an order of its own, from the first step that is not done."""
+        if self.state.steps_done:
+            await self.validate_if_due(self._step(self.state.steps_done - 1))
+        for index in range(self.state.steps_done, self._steps_in_all()):
+            yield self._step(index)
+
+    async def passes(self, count: int) -> AsyncIterator[Step]:
+        """`count` passes over all examples, one step each; none where the update is in the checkpoint already."""
+        everything = [Step(index, 0, tuple(self._examples), last_of_epoch=index == count - 1) for index in range(count)]
+        if self.state.steps_done >= count:
+            await self.validate_if_due(everything[-1])
+            return
+        for step in everything:
+            yield step
+
+    async def collect(self, step: Step) -> list[Rollout]:
+        """Run the workflow on the step's examples, as often as the builder asks for; use what a stopped run left.
+
+        Raises:
+            RolloutFailureLimit: more failed than `max_failure_rate`.
+        """
+        requests = requests_for(step.index, step.examples, self._parts.builder.generations, self._config.seed)
+        done = self._finished_before(step.index, len(requests))
+        finished = {rollout.rollout_id for rollout in done}
+        missing = [request for request in requests if request.rollout_id not in finished]
+        self._progress.stage_started(step.index, "collect", len(requests))
+        for rollout in done:
+            self._progress.advanced(_is_final(rollout), sampled_tokens(rollout))
+
+        def keep(rollout: Rollout) -> None:
+            self._store.add_rollout(step.index, rollout)
+            self._progress.advanced(_is_final(rollout), sampled_tokens(rollout))
+
+        with self._timed("collect"):
+            fresh = await self._parts.service.run(
+                missing,
+                policy_version=self.policy.version,
+                trained_rewards=self._parts.target.reward_names,
+                on_done=keep,
+            )
+        rollouts = sorted([*done, *fresh], key=lambda rollout: rollout.rollout_id)
+        self._uncommitted += rollouts
+        self._metrics = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
+        self._metrics |= rollout_metrics(self._uncommitted)
+        message = failure_message([r for r in rollouts if _is_final(r)], self._config.max_failure_rate)
+        if message is not None:
+            raise RolloutFailureLimit(message)
+        return rollouts
+
+    def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
+        """Apply the trajectory builder."""
+        items: list[Item] = []
+        dropped: list[Dropped] = []
+        with self._timed("build"):
+            for made in self._parts.builder.build(rollouts):
+                if isinstance(made, Dropped):
+                    dropped.append(made)
+                else:
+                    items.append(made)
+        return Built(step, tuple(items), tuple(dropped))
+
+    async def select(self, built: Built, *, deduplicate_pairs: bool = False, max_pairs: int | None = None) -> Collection:
+        """Apply the trainer's filters; an empty collection is an outcome of its own, and ends the run when it repeats.
+
+        Raises:
+            NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row, or in all of them.
+        """
+        items: list[Item] = list(built.items)
+        dropped = list(built.dropped)
+        pairs = [item for item in built.items if isinstance(item, PreferencePair)]
+        if pairs and deduplicate_pairs:
+            pairs, left_out = deduplicate(pairs)
+            items, dropped = list(pairs), [*dropped, *left_out]
+        if pairs and max_pairs is not None:
+            pairs, left_out = draw_pairs(pairs, max_pairs, seed=derive_seed(self._config.seed, "max_pairs"))
+            items, dropped = list(pairs), [*dropped, *left_out]
+        collection = Collection(tuple(items), self._store.folder.name, built.step, self._parts.target.llm, tuple(dropped))
+        state = self.state
+        state.steps_without_signal = 0 if items else state.steps_without_signal + 1
+        if state.steps_without_signal >= self._patience():
+            self._account(collection, None)
+            raise NoTrainableSignal(
+                no_signal_message(state.steps_without_signal, dropped, self._uncommitted, self._parts.target)
+            )
+        return collection
+
+    async def update(self, collection: Collection) -> UpdateResult | None:
+        """Have the adapter train on the collection, then commit checkpoint, metrics and ledger together."""
+        result = await self._train(collection) if collection.items else None
+        if result is None:
+            self._progress.warning(f"step {collection.step}: nothing to train on, no update")
+        else:
+            self.policy = result.policy
+        self._account(collection, result)
+        self._metrics |= {
+            "kept": len(collection.items),
+            "dropped": drop_counts(collection.dropped),
+            "update": dict(result.metrics) if result else None,
+            "seconds": dict(self._step_seconds),
+        }
+        self._metrics["tokens"]["trained"] = result.tokens_trained if result else 0
+        self._store.metrics.append(self._metrics)
+        self._step_seconds.clear()
+        self._uncommitted = []
+        self._commit(collection.step)
+        self._progress.step_finished(self._metrics)
+        return result
+
+    async def validate_if_due(self, step: Step) -> None:
+        """Evaluate on the validation set every `interval` epochs and after the last one; a finished evaluation is kept."""
+        settings = self._config.validation
+        if settings is None or not step.last_of_epoch:
+            return
+        last = step.epoch == self._config.num_epochs - 1
+        if last or (step.epoch + 1) % settings.interval == 0:
+            await self.validate(step.index + 1)
+
+    async def validate(self, steps_done: int) -> None:
+        """Evaluate on the validation set, unless that was done before the run was stopped."""
+        name = f"validation-{steps_done:05d}"
+        if self._parts.validation is None or self._store.evaluation(name) is not None:
+            return
+        self._progress.stage_started(steps_done, "validate", None)
+        with self._timed("validate"):
+            result = await self._parts.validation.evaluate(self.policy)
+        self._store.save_evaluation(name, result)
+        self._progress.evaluated("validation", steps_done, result)
+
+    def warn(self, text: str) -> None:
+        """Say something on the console and in the report."""
+        self.state.warnings.append(text)
+        self._progress.warning(text)
+
+    # ------------------------------------------------------------------------------------------------------------- inside
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - began
+            for record in (self.state.seconds, self._step_seconds):
+                record[stage] = record.get(stage, 0.0) + seconds
+
+    def _step(self, index: int) -> Step:
+        """Step `index` of the run: its examples are a slice of its epoch's shuffled order."""
+        size = self._config.examples_per_step or len(self._examples)
+        per_epoch = -(-len(self._examples) // size)
+        epoch, position = divmod(index, per_epoch)
+        order = list(self._examples)
+        random.Random(derive_seed(self._config.seed, "order", epoch)).shuffle(order)
+        examples = tuple(order[position * size : (position + 1) * size])
+        return Step(index, epoch, examples, last_of_epoch=position == per_epoch - 1)
+
+    def _steps_in_all(self) -> int:
+        size = self._config.examples_per_step or len(self._examples)
+        return self._config.num_epochs * -(-len(self._examples) // size)
+
+    def _patience(self) -> int:
+        """Steps without signal that end the run: `flat_patience`, or a whole epoch if that is fewer."""
+        return min(self._config.flat_patience, max(1, self._steps_in_all() // self._config.num_epochs))
+
+    def _finished_before(self, step: int, expected: int) -> list[Rollout]:
+        """Rollouts of this step that a stopped session finished; none of an unfinished collection where bits must be equal."""
+        found = self._pending.pop(step, [])
+        finals = {rollout.rollout_id for rollout in found if _is_final(rollout)}
+        if self._config.deterministic and found and len(finals) < expected:
+            self._store.restart_step(step)
+            self._superseded += found
+            return []
+        usable = [rollout for rollout in found if rollout.rollout_id.split("~")[0] in finals]
+        self._superseded += [rollout for rollout in found if rollout not in usable]
+        return usable
+
+    async def _train(self, collection: Collection) -> UpdateResult:
+        adapter, step = self._parts.adapter, collection.step
+        self._progress.stage_started(step, "update", None)
+        with self._timed("update"):
+            await adapter.health()
+            spec = await adapter.prepare(collection, None)
+            self._store.write_json(f"jobs/{step:05d}.json", {"spec": spec, "ref": None})
+            ref = await adapter.submit(spec)
+            self._store.write_json(f"jobs/{step:05d}.json", {"spec": spec, "ref": ref})
+            try:
+                await adapter.wait(ref)
+            except asyncio.CancelledError:
+                await adapter.cancel(ref)
+                raise
+            result = await adapter.result(ref)
+        self._store.save_update(step, result)
+        return result
+
+    def _account(self, collection: Collection, result: UpdateResult | None) -> None:
+        self._ledger.add(self._uncommitted, collection, self._parts.target)
+        self._ledger.add_superseded(self._superseded)
+        self._superseded = []
+        self.state.ledger = self._ledger.to_dict()
+
+    def _commit(self, step: int) -> None:
+        """Save a checkpoint where one is due, and make everything so far the state that a resume starts from."""
+        state, name = self.state, f"step-{step + 1:05d}"
+        due = (step + 1) % self._config.checkpoint_interval == 0 or step + 1 >= self._steps_in_all()
+        if not due:
+            return
+        with self._timed("checkpoint"):
+            self._parts.adapter.save_state(self._store.new_checkpoint(name))
+        state.steps_done, state.checkpoint, state.policy = step + 1, name, self.policy
+        self._store.commit(state)
+        self._store.keep_checkpoints({name})
+
+
+def _is_final(rollout: Rollout) -> bool:
+    """Whether this attempt is the one that counts; earlier ones carry `~attempt` in their id."""
+    return "~" not in rollout.rollout_id
