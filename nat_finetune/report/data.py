@@ -1,0 +1,209 @@
+"""`report.json`: everything that the report says, put together from what the run folder holds."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from nat_finetune import __version__
+from nat_finetune.compose import target_of
+from nat_finetune.config.load import LoadedConfig
+from nat_finetune.data.intervals import paired_gain
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.report.examples import example_rollouts
+from nat_finetune.report.metrics import by_reason
+from nat_finetune.runstore import RunStore
+from nat_finetune.types import Estimate, EvalResult
+
+
+def build_report(
+    loaded: LoadedConfig, store: RunStore, *, exit_code: int, reason: str | None, message: str | None
+) -> dict[str, Any]:
+    """The report of a run that ended, well or not, as JSON-able data (docs/run-folder.md)."""
+    config, state = loaded.config, store.state()
+    target = target_of(config)
+    before, after = store.evaluation("test-before"), store.evaluation("test-after")
+    about = store.read_json("run.json") or {}
+    data = store.read_json("data.json") or {}
+    metrics = compare(before, after, data.get("references", {}), config.finetuning.seed, config.finetuning.confidence)
+    steps = list(store.metrics.lines())
+    primary = next((name for name in target.reward_names if name in metrics), next(iter(metrics), None))
+    outcome = reason or exit_reason(metrics.get(primary or ""))
+    updated = sum(1 for step in steps if step.get("update"))
+    return {
+        "nat_finetune": __version__,
+        "run_id": store.folder.name,
+        "config_name": loaded.path.stem,
+        "method": config.finetuning.trajectory_builder,
+        "started": about.get("started"),
+        "exit_code": exit_code,
+        "exit_reason": outcome,
+        "message": message,
+        "headline": headline(primary, metrics.get(primary or ""), outcome, message),
+        "primary_metric": primary,
+        "seconds": {**state.seconds, "total": sum(state.seconds.values()) or None},
+        "policy": {**(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
+        "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
+        "data": {**data.get("sets", {}), "notes": data.get("notes", [])},
+        "metrics": metrics,
+        "steps": steps,
+        "validations": validations(store),
+        "ledger": ledger_table(state.ledger),
+        "dropped": by_reason(_sum_drops(steps)),
+        "account": account(steps, metrics),
+        "warnings": list(state.warnings),
+        "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
+        "environment": environment(about),
+        "metadata": dict(config.metadata),
+        "config_text": (store.folder / "config.yml").read_text(encoding="utf-8"),
+    }
+
+
+def compare(
+    before: EvalResult | None,
+    after: EvalResult | None,
+    references: Mapping[str, Mapping[str, float]],
+    seed: int,
+    confidence: float,
+) -> dict[str, dict[str, Any]]:
+    """before, after and gain of each metric, the gain paired by example; what is missing is None."""
+    names = list((after or before).metrics) if (after or before) is not None else []  # type: ignore[union-attr]
+    rows: dict[str, dict[str, Any]] = {}
+    for name in names:
+        gain: Estimate | None = None
+        if before is not None and after is not None:
+            gain = paired_gain(
+                before.scores[name],
+                after.scores[name],
+                after.clusters,
+                seed=derive_seed(seed, "gain", name),
+                confidence=confidence,
+            )
+        rows[name] = {
+            "before": _estimate(before.metrics[name] if before else None),
+            "after": _estimate(after.metrics[name] if after else None),
+            "gain": _estimate(gain),
+            "reference": dict(references.get(name, {})),
+        }
+    return rows
+
+
+def exit_reason(metric: Mapping[str, Any] | None) -> str:
+    """What the test set says of the run: improved, no significant gain, worse, or not measured."""
+    gain = metric["gain"] if metric else None
+    if gain is None or gain["low"] is None or gain["high"] is None:
+        return "not measured"
+    if gain["low"] > 0:
+        return "improved"
+    return "worse" if gain["high"] < 0 else "no significant gain"
+
+
+def headline(name: str | None, metric: Mapping[str, Any] | None, outcome: str, message: str | None) -> str:
+    """The run in one sentence."""
+    if message is not None:
+        return f"{outcome}: {message.splitlines()[0]}"
+    gain = metric["gain"] if metric else None
+    if name is None or metric is None or gain is None or gain["mean"] is None or gain["low"] is None:
+        return f"{outcome}: no test set compares the policy before and after"
+    return (
+        f"{outcome}: {name} {metric['before']['mean']:.3f} → {metric['after']['mean']:.3f}, gain {gain['mean']:+.3f} "
+        f"[{gain['low']:+.3f}, {gain['high']:+.3f}] on {gain['n']} held-out tasks"
+    )
+
+
+def validations(store: RunStore) -> list[dict[str, Any]]:
+    """The validation curve."""
+    points = []
+    for path in sorted((store.folder / "evaluations").glob("validation-*.json")):
+        result = store.evaluation(path.stem)
+        if result is not None:
+            points.append(
+                {
+                    "step": int(path.stem.split("-")[1]),
+                    "policy_version": result.policy.version if result.policy else None,
+                    "metrics": {name: _estimate(estimate) for name, estimate in result.metrics.items()},
+                }
+            )
+    return points
+
+
+def ledger_table(ledger: Mapping[str, Any]) -> dict[str, Any]:
+    """Calls and tokens by bucket and reason, with each row's share of all tokens: the shares sum to 1."""
+    rows = list(ledger.get("rows", []))
+    calls, tokens = sum(row["calls"] for row in rows), sum(row["tokens"] for row in rows)
+    return {
+        "calls": calls,
+        "tokens": tokens,
+        "rows": [{**row, "share": row["tokens"] / tokens if tokens else None} for row in rows],
+    }
+
+
+def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str]:
+    """What the data was, in sentences."""
+    lines = []
+    rollouts = sum(step["rollouts"] for step in steps)
+    if steps:
+        failed = sum(step["failed"]["infrastructure"] for step in steps)
+        lines.append(
+            f"{rollouts:,} rollouts in {len(steps):,} steps; {failed:,} failed through no fault of the policy and were left out"
+        )
+        skipped = sum(1 for step in steps if not step.get("update"))
+        if skipped:
+            lines.append(f"{skipped:,} steps had nothing to train on and made no update")
+    unknown = [name for name, row in metrics.items() if row["after"] and row["after"]["mean"] is None]
+    lines += [f"{name} is unknown on every test example" for name in unknown]
+    return lines
+
+
+def environment(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions, platform and commit, as they were when the run began."""
+    return dict(about.get("environment", {}))
+
+
+def describe_environment(seed: int) -> dict[str, Any]:
+    """Versions, platform and the commit of the working directory, for `run.json`."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in ("nat-finetune", "torch", "transformers", "peft", "pydantic")},
+        "git": _git(),
+        "seed": seed,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    def ask(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=False, cwd=Path.cwd())
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = ask("rev-parse", "HEAD")
+    return None if commit is None else {"commit": commit, "dirty": bool(ask("status", "--porcelain"))}
+
+
+def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
+    if estimate is None:
+        return None
+    return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+
+
+def _sum_drops(steps: list[dict[str, Any]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for step in steps:
+        for key, count in step.get("dropped", {}).items():
+            total[key] = total.get(key, 0) + count
+    return total
