@@ -75,7 +75,7 @@ def group_advantages(
         rewards_G = rewards_B[known]
         flat_B[members] = rewards_G.max() == rewards_G.min()
         baseline_B[known], spread_B[known] = BASELINES[baseline](rewards_G)
-    centred_B = torch.where(valid_B & ~flat_B, rewards_B - baseline_B, 0.0)
+    centred_B = torch.where(valid_B, rewards_B - baseline_B, 0.0)
     advantages_B, std_B = SCALES[scale](centred_B, spread_B, rewards_B[valid_B], eps)
     return Advantages(advantages_B, baseline_B, std_B, flat_B, valid_B)
 
@@ -101,11 +101,9 @@ def mean_and_std(values_N: Tensor) -> tuple[Tensor, Tensor]:
     tensor([0., 1.], dtype=torch.float64)
     """
     low, high = values_N.aminmax(dim=-1)
-    flat = low == high
-    mean = torch.where(flat, high, values_N.mean(-1))
+    mean = torch.where(low == high, high, values_N.mean(-1))  # the mean of ten 0.7 is not 0.7
     squares = (values_N - mean.unsqueeze(-1)).square().sum(-1)
-    std = (squares / max(values_N.shape[-1] - 1, 1)).sqrt()
-    return mean, torch.where(flat, 0.0, std)
+    return mean, (squares / max(values_N.shape[-1] - 1, 1)).sqrt()
 
 
 def _groups(group_ids_B: Tensor, valid_B: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

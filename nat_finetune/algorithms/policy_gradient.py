@@ -183,8 +183,8 @@ def policy_gradient_loss(
         return trained(values_B_T.detach()).sum() / total_tokens
 
     ratio_B_T = RATIOS[ratio](logprobs_B_T, old_logprobs_B_T, loss_mask_B_T).exp()
-    # Masked before the surrogate, not after: the gradient of 0 * NaN is NaN.
-    terms = SURROGATES[surrogate](trained(logprobs_B_T), ratio_B_T, trained(advantages_B_T), clip)
+    # Factors are masked before the product too, not only after: the gradient of 0 * NaN is NaN.
+    terms = SURROGATES[surrogate](logprobs_B_T, ratio_B_T, trained(advantages_B_T), clip)
     token_loss_B_T = terms.loss_B_T if correction_B_T is None else terms.loss_B_T * trained(correction_B_T)
     policy_loss = (weights_B_T * trained(token_loss_B_T)).sum()
     sums = {

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from nat_finetune.algorithms.advantages import group_advantages
-from nat_finetune.algorithms.gdpo import GdpoAdvantages, condition_reward, gdpo_advantages
+from nat_finetune.algorithms.gdpo import (
+    GdpoAdvantages,
+    condition_reward,
+    gdpo_advantages,
+    normalise_samples,
+    whiten_tokens,
+)
 from nat_finetune.errors import ConfigError, DataError
 
 FORMAT_AND_CORRECTNESS = [[1.0, 3.0], [0.0, 3.0], [1.0, -3.0], [0.0, -1.0], [1.0, 1.0], [1.0, 1.0], [0.0, 2.5], [1.0, -0.5]]
@@ -62,13 +68,20 @@ def test_a_tie_in_the_sum_still_has_signal() -> None:
 @pytest.mark.parametrize("eps", [0.0, 1e-4])
 def test_a_batch_of_flat_groups_is_exactly_zero(value: float, eps: float) -> None:
     # Without an exact test of flatness NeMo RL's float32 gives -0.98 to +1.18 here.
-    rewards = torch.tensor([[value, 1.0]] * 16 + [[0.3, 0.2]] * 16, dtype=torch.float32)
-    ids = torch.tensor([0] * 16 + [1] * 16)
-    for counts in (None, torch.arange(1, 33)):
+    rewards = torch.tensor([[value, 1.0]] * 11 + [[0.3, 0.2]] * 13, dtype=torch.float32)
+    ids = torch.tensor([0] * 11 + [1] * 13)
+    for counts in (None, torch.arange(1, 25)):
         batch_eps = eps if counts is None else 0.0
         result = gdpo_advantages(rewards, ids, weights_K=[1, 1], eps_group=eps, eps_batch=batch_eps, token_counts_B=counts)
         assert not result.advantages_B.any()
         assert result.flat_B_K.all()
+
+
+def test_equal_values_are_exactly_zero_after_either_batch_step() -> None:
+    for value in (0.7, 1 / 3, 0.1, 2.6):
+        equal = torch.full((11,), value, dtype=torch.float64)
+        assert not normalise_samples(equal, eps=0.0).any()
+        assert not whiten_tokens(equal, torch.arange(1, 12)).any()
 
 
 def test_one_reward_is_grpo_and_then_the_batch() -> None:

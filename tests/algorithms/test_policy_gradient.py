@@ -111,6 +111,29 @@ def test_masked_positions_have_no_gradient_whatever_stands_there(reduction: str,
             name: torch.where(trained, data[name], junk) for name in ("logprobs", "old", "reference", "sampler", "advantages")
         }
         assert torch.equal(gradient(data | junked, counts_of(data), **options), clean)
+        output = loss_of(data | junked, counts_of(data), **options)
+        assert all(value.isfinite() for value in (output.loss, *output.sums.values(), *output.maxima.values()))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_a_correction_of_nan_at_a_masked_position_is_harmless(reduction: str, ratio: str) -> None:
+    logprobs = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    mask = torch.tensor([[0, 1]])
+    policy_gradient_loss(
+        logprobs,
+        logprobs.detach(),
+        torch.ones(1, 2),
+        mask,
+        REDUCTIONS[reduction](mask, mask.sum(-1), StepCounts(tokens=1, sequences=1, rollouts=1, max_length=1)),
+        ratio=ratio,
+        surrogate="clipped",
+        clip=CLIP,
+        total_tokens=1,
+        correction_B_T=torch.tensor([[math.nan, 2.0]]),
+    ).loss.backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[0.0, -2.0]]
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
