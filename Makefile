@@ -2,6 +2,7 @@
 #
 #   PYTHON=…     the Python (3.11 or newer) that makes the virtual environment
 #   VENV=…       where it lies (default .venv)
+#   CONFIG=…     what `make demo` runs; DEMO_ARGS='-o finetuning.seed=1' are passed on to it
 #   PYTEST_ARGS  passed on to pytest, such as PYTEST_ARGS='-k dpo -x'
 
 SHELL := /bin/bash
@@ -13,6 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CACHE := .cache
+DEMO_ARGS ?=
 CONFIG ?= configs/grpo_tic_tac_toe.yml
 PYTEST_ARGS ?=
 
@@ -57,7 +59,7 @@ $(STAMP): pyproject.toml constraints.txt
 # ------------------------------------------------------------------------------------------------------------------- demo
 
 demo: setup
-	$(BIN)/nat-finetune run $(CONFIG)
+	$(BIN)/nat-finetune run $(CONFIG) $(DEMO_ARGS)
 
 # ------------------------------------------------------------------------------------------------------------------ tests
 

@@ -11,15 +11,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_COLOR"] = "1"
 
-import random  # noqa: E402 - the environment comes first
-import socket  # noqa: E402
-import sys  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from ipaddress import ip_address  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
+import random
+import socket
+import sys
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
 
-import pytest  # noqa: E402
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -51,14 +50,13 @@ def _is_loopback(address: Any) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
+def _seeded() -> None:
     """Tests that draw from a global generator draw the same each time. The package itself never does."""
     random.seed(0)
     if "torch" in sys.modules:
         torch = sys.modules["torch"]
         torch.manual_seed(0)
         torch.set_num_threads(1)
-    yield
 
 
 @pytest.fixture
