@@ -75,9 +75,7 @@ def failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
     )
 
 
-def no_signal_message(
-    steps: int, dropped: Sequence[Dropped], rollouts: Sequence[Rollout], target: Target
-) -> str:
+def no_signal_message(steps: int, dropped: Sequence[Dropped], rollouts: Sequence[Rollout], target: Target) -> str:
     """Why nothing could be trained, most likely cause first."""
     counts = Counter((drop.what, drop.reason.value) for drop in dropped)
     lines = [f"nothing to train on in {steps} step{'s' if steps > 1 else ''} in a row; what was dropped:"]

@@ -1,0 +1,16 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Override = Annotated[
+    list[str] | None,
+    typer.Option("-o", "--override", help="path.to.key=value, may be repeated; typed and checked like the file itself"),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="in place of finetuning.seed", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines")]
+RunFolder = Annotated[Path, typer.Argument(help="a run folder", metavar="RUN")]

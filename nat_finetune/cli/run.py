@@ -1,0 +1,53 @@
+"""`nat-finetune run`: finetune as a config says, or continue a run that stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nat_finetune.cli.options import Json, Override, Seed
+from nat_finetune.errors import ConfigError, Interrupted, Problem
+
+
+def run(
+    config: Annotated[Path | None, typer.Argument(help="the YAML file; left out with --resume", show_default=False)] = None,
+    override: Override = None,
+    output_dir: Annotated[
+        Path | None, typer.Option("--output-dir", help="where run folders go, in place of finetuning.output_dir")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="a run folder: go on where it stopped", show_default=False)
+    ] = None,
+    seed: Seed = None,
+    json: Json = False,
+) -> None:
+    """Finetune as the config says; the report goes into the run folder."""
+    from nat_finetune.cli.progress import reporter
+    from nat_finetune.config.load import load_config
+    from nat_finetune.finetune import continued_run, finetune, new_run
+    from nat_finetune.registry import Registry
+
+    registry = Registry.installed()
+    if resume is not None:
+        if config is not None or override or seed is not None or output_dir is not None:
+            raise ConfigError("--resume goes on with the run's own config: leave CONFIG, -o, --seed and --output-dir out")
+        loaded, store = continued_run(resume, registry)
+    elif config is None:
+        raise ConfigError("give a CONFIG, or a run folder with --resume")
+    else:
+        overrides = [*(override or []), *([f"finetuning.seed={seed}"] if seed is not None else [])]
+        loaded = load_config(config, overrides=overrides, registry=registry)
+        if not loaded.config.finetuning.enabled:
+            problem = Problem("finetuning is not enabled", "finetuning.enabled", file=str(config), hint="set it to true")
+            raise ConfigError(problem)
+        store = new_run(loaded, output_dir)
+    with reporter(as_json=json) as progress:
+        progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": list(loaded.notes)})
+        try:
+            asyncio.run(finetune(loaded, registry, store, progress))
+        except KeyboardInterrupt:
+            message = f"stopped; what was finished is kept. Go on with: nat-finetune run --resume {store.folder}"
+            raise Interrupted(message) from None

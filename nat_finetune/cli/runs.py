@@ -1,0 +1,60 @@
+"""`nat-finetune runs`: the run folders below a directory, and what came of them."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nat_finetune.cli.options import Json
+from nat_finetune.errors import ConfigError
+
+
+def runs(
+    folders: Annotated[list[Path] | None, typer.Argument(help="run folders, or directories that hold some")] = None,
+    json: Json = False,
+) -> None:
+    """List and compare runs: outcome, steps, and each metric before and after."""
+    from rich.console import Console
+    from rich.table import Table
+
+    reports = [report for folder in folders or [Path("runs")] for report in _reports(folder)]
+    if json:
+        print(jsonlib.dumps(reports))
+        return
+    metrics = sorted({name for report in reports for name in report["metrics"]})
+    table = Table("run", "outcome", "steps", *metrics, box=None)
+    for report in reports:
+        cells = [_change(report["metrics"].get(name)) for name in metrics]
+        table.add_row(report["run_id"], report["exit_reason"], str(len(report["steps"])), *cells)
+    Console().print(table if reports else "no runs found; `nat-finetune run CONFIG` makes one")
+
+
+def _reports(folder: Path) -> list[dict[str, Any]]:
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such directory; give the --output-dir of your runs")
+    candidates = [folder] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
+    return [_report(path) for path in candidates]
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    path = folder / "report.json"
+    if path.is_file():
+        report: dict[str, Any] = jsonlib.loads(path.read_text(encoding="utf-8"))
+        return report
+    state = folder / "state.json"
+    done = jsonlib.loads(state.read_text(encoding="utf-8"))["steps_done"] if state.is_file() else 0
+    outcome = f"unfinished: nat-finetune run --resume {folder}"
+    return {"run_id": folder.name, "exit_reason": outcome, "steps": [None] * done, "metrics": {}}
+
+
+def _change(metric: dict[str, Any] | None) -> str:
+    if metric is None or metric["before"] is None or metric["after"] is None:
+        return "unknown"
+    before, after, gain = metric["before"]["mean"], metric["after"]["mean"], metric["gain"]
+    text = " → ".join("unknown" if value is None else f"{value:.3f}" for value in (before, after))
+    if gain is None or gain["low"] is None:
+        return text
+    return f"{text} ({gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}])"
