@@ -1,0 +1,104 @@
+"""README and docs say what is true: links, names, keys, commands and exit codes are held against the code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import pytest
+import yaml
+
+from nat_finetune import errors
+from nat_finetune.algorithms.presets import PRESETS, Preset
+from nat_finetune.registry import Registry
+from nat_finetune.types import DropReason
+from tests.source_tree import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, language):
+    return [text for found, text in FENCE.findall(page.read_text(encoding="utf-8")) if found == language]
+
+
+def page_named(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    missing = [t for t in targets if "://" not in t and not (page.parent / t).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_exist(page):
+    targets = set(re.findall(r"^([\w-]+):", page_named("Makefile"), re.MULTILINE))
+    named = set(re.findall(r"(?:`|^)make ([\w-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named - targets == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_exist(page):
+    import typer.main
+
+    from nat_finetune.cli.main import app
+
+    commands = set(typer.main.get_command(app).commands)
+    named = set(re.findall(r"(?:`|^)nat-finetune (\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named - commands == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_yaml_names_components_that_exist(page):
+    registry = Registry.installed()
+    known = {registration.name for registration in registry} | {"say_number", "even", "greeter"}  # the examples' own
+    named = {name for text in blocks(page, "yaml") for name in types_in(yaml.safe_load(text))}
+    assert named - known == set()
+
+
+def types_in(value):
+    if isinstance(value, dict):
+        if isinstance(value.get("_type"), str):
+            yield value["_type"]
+        for inner in value.values():
+            yield from types_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from types_in(inner)
+
+
+def exit_codes():
+    def below(kind):
+        yield kind
+        for child in kind.__subclasses__():
+            yield from below(child)
+
+    inside_a_rollout = set(below(errors.StageError))
+    return {kind.exit_code for kind in below(errors.NatFinetuneError) if kind not in inside_a_rollout} | {0}
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/run-folder.md"])
+def test_exit_codes_are_all_explained(name):
+    explained = {int(code) for code in re.findall(r"^\| (\d+) \|", page_named(name), re.MULTILINE)}
+    assert explained == exit_codes()
+
+
+def test_every_choice_of_a_preset_is_explained():
+    page = page_named("docs/algorithms.md")
+    missing = [word for word in [*PRESETS, *(field.name for field in fields(Preset))] if f"`{word}`" not in page]
+    assert missing == []
+
+
+def test_every_reason_for_dropping_is_explained():
+    page = page_named("docs/algorithms.md")
+    assert [reason.value for reason in DropReason if f"`{reason.value}`" not in page] == []
+
+
+def test_every_key_of_the_local_adapter_is_explained():
+    from nat_finetune.adapters.local import LocalTrainerAdapterConfig
+
+    page = page_named("docs/algorithms.md")
+    assert [key for key in LocalTrainerAdapterConfig.model_fields if f"`{key}`" not in page] == []
