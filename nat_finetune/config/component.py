@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 ItemKind = Literal["group", "pair", "demonstration"]
 
@@ -22,16 +22,53 @@ class Reference:
     section: str
 
 
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Marks a string field as a file or folder that is read: relative to the file that names it.
+
+    `only_if_path`: the value may also be something else (a hub id), and is a path only if it looks like one: it begins with
+    `./`, `../`, `/` or `~`, or ends in `.gguf`.
+    """
+
+    only_if_path: bool = False
+
+
+InputPath = Annotated[str, Input()]
+ModelSource = Annotated[str, Input(only_if_path=True)]
 LLMRef = Annotated[str, Reference("llms")]
 FunctionRef = Annotated[str, Reference("functions")]
 TTCStrategyRef = Annotated[str, Reference("ttc_strategies")]
 EvaluatorRef = Annotated[str, Reference("evaluators")]
 
 
+def _accepted_types(annotation: Any) -> set[Any]:
+    """The types that an annotation is made of, outside of containers."""
+    arguments = get_args(annotation)
+    if not arguments or isinstance(annotation, type):
+        return {annotation}
+    if get_origin(annotation) is Literal:
+        return {type(argument) for argument in arguments}
+    if get_origin(annotation) in (list, dict, tuple, set, frozenset):
+        return set()
+    return set().union(*(_accepted_types(argument) for argument in arguments))
+
+
 class Section(BaseModel):
     """A block of the YAML file: unknown keys are refused, values don't change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="constants", allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse what pydantic would read as 0 or 1: `num_epochs: true` is a mistake, not an epoch."""
+        if isinstance(value, bool) and info.field_name is not None:
+            accepted = _accepted_types(cls.model_fields[info.field_name].annotation)
+            if accepted & {int, float} and not accepted & {bool, object, Any}:
+                raise ValueError(f"expected a number, found {str(value).lower()}")
+        return value
 
 
 class ComponentConfig(Section):
@@ -45,6 +82,10 @@ class ComponentConfig(Section):
         super().__init_subclass__(**kwargs)
         if name is not None:
             cls.component_name = name
+
+    @model_serializer(mode="wrap")
+    def _with_type(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {"_type": self.component_name, **handler(self)}
 
 
 class LLMBaseConfig(ComponentConfig):

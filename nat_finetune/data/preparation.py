@@ -51,7 +51,8 @@ def split_by_example(
     examples = list(dict.fromkeys(example_key(pair.provenance.example_id) for pair in pairs))
     count = max(1, round(share * len(examples))) if len(examples) > 1 else 0
     held_out = set(random.Random(seed).sample(examples, count))
-    training, validation = [], []
+    training: list[PreferencePair] = []
+    validation: list[PreferencePair] = []
     for pair in pairs:
         (validation if example_key(pair.provenance.example_id) in held_out else training).append(pair)
     return training, validation

@@ -1,0 +1,215 @@
+"""The YAML file as types: sections, keys, defaults and ranges, in NeMo Agent Toolkit's (NAT's) words.
+
+Entries of `llms`, `functions`, ... are validated by the config class that the registry has for their `_type`. What differs
+from NAT on purpose: unknown keys are refused, references are checked (`config.references`), and `finetuning.output_dir` is
+`runs` by default. Loading from a file, with places in every message, is `config.load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, cast
+
+from pydantic import Field, GetCoreSchemaHandler, ValidationError, ValidationInfo, model_validator
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from nat_finetune.config.component import (
+    ComponentConfig,
+    EvalDatasetBaseConfig,
+    EvaluatorBaseConfig,
+    EvaluatorRef,
+    FunctionBaseConfig,
+    LLMBaseConfig,
+    LLMRef,
+    Reference,
+    Section,
+    TrainerAdapterConfig,
+    TrainerConfig,
+    TrajectoryBuilderConfig,
+    TTCStrategyBaseConfig,
+)
+from nat_finetune.errors import Problem
+from nat_finetune.registry import Kind, Registry
+
+CONFIG_VERSION = 1
+WORKFLOW = "<workflow>"
+"""The workflow's name among functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Marks a field whose value is a component: `_type` says by which class the rest is validated."""
+
+    kind: Kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate through the registry that `RunConfig.read` passes in."""
+        return core_schema.with_info_plain_validator_function(self._validate)
+
+    def config_type(self, entry: Mapping[str, Any], registry: Registry) -> type[ComponentConfig] | Problem:
+        """The config class that an entry's `_type` (or NAT's other spelling, `type`) names."""
+        name = entry.get(type_key(entry))
+        if not isinstance(name, str):
+            return self._without_type(name, registry)
+        if name not in registry.names(self.kind):
+            return registry.not_found(self.kind, name)
+        return registry.get(self.kind, name).config_type
+
+    def _without_type(self, name: Any, registry: Registry) -> Problem:
+        known = ", ".join(registry.names(self.kind)) or "none is installed"
+        message = "`_type` is missing: it says which component this is" if name is None else "`_type` must be a text"
+        return Problem(message, hint=f"known: {known}")
+
+    def _validate(self, value: Any, info: ValidationInfo) -> ComponentConfig:
+        if isinstance(value, ComponentConfig):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("component_type", "expected a mapping with a `_type`")
+        registry = cast("Mapping[str, Registry]", info.context)["registry"]
+        config_type = self.config_type(value, registry)
+        if isinstance(config_type, Problem):
+            context = {"message": config_type.message, "hint": config_type.hint or ""}
+            error = PydanticCustomError("component_not_found", "{message}", context)
+            at = (type_key(value),) if type_key(value) in value else ()
+            raise ValidationError.from_exception_data(self.kind, [InitErrorDetails(type=error, loc=at, input=None)])
+        fields = {key: item for key, item in value.items() if key != type_key(value)}
+        return config_type.model_validate(fields, context=info.context)
+
+
+def type_key(entry: Mapping[str, Any]) -> str:
+    """The key under which an entry says its type."""
+    return "type" if "_type" not in entry and "type" in entry else "_type"
+
+
+AnyLLM = Annotated[LLMBaseConfig, Slot(Kind.LLM)]
+AnyFunction = Annotated[FunctionBaseConfig, Slot(Kind.FUNCTION)]
+AnyTTCStrategy = Annotated[TTCStrategyBaseConfig, Slot(Kind.TTC_STRATEGY)]
+AnyDataset = Annotated[EvalDatasetBaseConfig, Slot(Kind.DATASET)]
+AnyEvaluator = Annotated[EvaluatorBaseConfig, Slot(Kind.EVALUATOR)]
+AnyTrajectoryBuilder = Annotated[TrajectoryBuilderConfig, Slot(Kind.TRAJECTORY_BUILDER)]
+AnyTrainerAdapter = Annotated[TrainerAdapterConfig, Slot(Kind.TRAINER_ADAPTER)]
+AnyTrainer = Annotated[TrainerConfig, Slot(Kind.TRAINER)]
+
+TargetFunction = Annotated[str, Reference("functions", also=(WORKFLOW,))]
+
+
+class EvalGeneralConfig(Section):
+    """`eval.general`."""
+
+    max_concurrency: int = Field(8, ge=1)
+    """Rollouts that run at once."""
+    dataset: AnyDataset | None = None
+    """The examples to train on, or to evaluate on with `nat-finetune eval`."""
+
+
+class EvalConfig(Section):
+    """`eval`."""
+
+    general: EvalGeneralConfig = EvalGeneralConfig()
+    evaluators: dict[str, AnyEvaluator] = {}
+
+
+class RewardFunctionConfig(Section):
+    """`finetuning.reward_function`."""
+
+    name: EvaluatorRef
+    """The evaluator whose score is the reward."""
+
+
+class EvaluationConfig(Section):
+    """`finetuning.test`: held-out examples, evaluated once before and once after training."""
+
+    dataset: AnyDataset
+    metrics: list[EvaluatorRef] | None = Field(None, min_length=1)
+    """Evaluators to report; null: the reward function, or all evaluators where there is none."""
+    generations: int = Field(1, ge=1)
+    """Rollouts of each example, for evaluators that need rollouts."""
+
+
+class ValidationConfig(EvaluationConfig):
+    """`finetuning.validation`: held-out examples that are looked at during training."""
+
+    interval: int = Field(5, ge=1)
+    """Epochs from one validation to the next; the start and the last epoch are always validated."""
+
+
+class FinetuningConfig(Section):
+    """`finetuning`: the block that ties a run together."""
+
+    enabled: bool = False
+    trainer: Annotated[str, Reference("trainers")] | None = None
+    trajectory_builder: Annotated[str, Reference("trajectory_builders")] | None = None
+    trainer_adapter: Annotated[str, Reference("trainer_adapters")] | None = None
+    reward_function: RewardFunctionConfig | None = None
+    target_functions: list[TargetFunction] = Field([WORKFLOW], min_length=1)
+    """Calls made inside these functions are trained; everything else is recorded and masked."""
+    target_model: LLMRef | None = None
+    """The entry of `llms` that is trained; may be left out where there is just one."""
+    num_epochs: int = Field(1, ge=1)
+    """Passes over the dataset."""
+    examples_per_step: int | None = Field(None, ge=1)
+    """Examples whose rollouts make one update; null: the whole dataset."""
+    failure_reward: float | None = None
+    """Reward of a rollout that the policy made fail; null: what the evaluator says of it."""
+    max_failure_rate: float = Field(0.1, ge=0, le=1)
+    """Share of a step's rollouts that may fail for reasons other than the policy before the run stops."""
+    rollout_timeout_seconds: float | None = Field(1800.0, gt=0)
+    rollout_retries: int = Field(1, ge=0)
+    """Further attempts after a failure of the infrastructure."""
+    flat_patience: int = Field(5, ge=1)
+    """Steps in a row without anything to train on that end the run."""
+    validation: ValidationConfig | None = None
+    test: EvaluationConfig | None = None
+    seed: int = Field(0, ge=0, lt=2**63)
+    deterministic: bool = False
+    """Same seed, same bits (on CPU), also across a resume; slower."""
+    output_dir: Path = Path("runs")
+    """Where run folders go, relative to the working directory."""
+    checkpoint_interval: int = Field(1, ge=1)
+    """Steps from one checkpoint to the next."""
+    keep_checkpoints: int = Field(1, ge=1)
+    """Checkpoints to keep, the newest ones."""
+    confidence: float = Field(0.95, gt=0, lt=1)
+    """Level of all intervals in the report."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        names = ("trainer", "trajectory_builder", "trainer_adapter")
+        missing = [name for name in names if getattr(self, name) is None]
+        if self.enabled and missing:
+            raise PydanticCustomError("incomplete", "enabled, but {names} not set", {"names": " and ".join(missing)})
+        return self
+
+
+class RunConfig(Section):
+    """A whole config file."""
+
+    config_version: int | None = None
+    """1; absent: NAT's own schema, which this one extends."""
+    llms: dict[str, AnyLLM] = {}
+    functions: dict[str, AnyFunction] = {}
+    workflow: AnyFunction | None = None
+    ttc_strategies: dict[str, AnyTTCStrategy] = {}
+    eval: EvalConfig = EvalConfig()
+    trajectory_builders: dict[str, AnyTrajectoryBuilder] = {}
+    trainer_adapters: dict[str, AnyTrainerAdapter] = {}
+    trainers: dict[str, AnyTrainer] = {}
+    finetuning: FinetuningConfig = FinetuningConfig()
+    metadata: dict[str, Any] = {}
+    """Free notes of whoever owns the config: they go into the report."""
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], registry: Registry) -> RunConfig:
+        """Validate plain data.
+
+        Raises:
+            pydantic.ValidationError: with all errors; `config.load.load_config` turns them into problems with places.
+        """
+        return cls.model_validate(data, context={"registry": registry})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_section_is_absent(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
