@@ -1,0 +1,218 @@
+"""Loading a causal language model and its tokenizer from a folder, a GGUF file, a shipped policy or the hub.
+
+Weights come from safetensors or GGUF only: a pickle could run code. Only a hub id may reach the network.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nat_finetune.errors import BackendError, ConfigError, Problem
+from nat_finetune.local.kv_cache import ATTENTION, register_attention
+
+POLICY_GROUP = "nat_finetune.policies"
+BUILTIN = "builtin:"
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_SAMPLE = 1 << 16
+"""Elements of one tensor that its digest looks at: an update moves them all, and 7 B weights would take half a minute."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to sample from, with its tokenizer."""
+
+    model: Any
+    """transformers' causal language model, in eval mode."""
+    tokenizer: Any
+    device: torch.device
+    dtype: torch.dtype
+    source: str
+    """As the config names it."""
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the files of a model are."""
+
+    name: str
+    """What transformers is asked for: a folder or a hub id."""
+    gguf_file: str | None
+    local: bool
+    """Whether the hub must not be asked."""
+
+
+def load_model(source: str, *, dtype: DTypeName = "auto", device: str = "auto", revision: str | None = None) -> LoadedModel:
+    """Load a model for sampling and training.
+
+    Args:
+        source: `builtin:NAME`, a folder with safetensors, a `.gguf` file, or a hub id.
+        dtype: "auto" is bfloat16 on an accelerator and float32 on the CPU.
+        device: "auto" is cuda, else mps, else cpu.
+        revision: branch, tag or commit of a hub id.
+
+    Raises:
+        ConfigError: `source` names nothing that exists here.
+        BackendError: what it names can't be loaded, or is no chat model.
+    """
+    place = resolve_source(source)
+    torch_device = pick_device(device)
+    torch_dtype = pick_dtype(dtype, torch_device)
+    register_attention()
+    model, tokenizer = _read(place, source, torch_dtype, revision)
+    if tokenizer.chat_template is None:
+        raise BackendError(
+            f"model {source!r} has no chat template, and workflows speak in messages: use an instruction-tuned model, or put "
+            "a chat_template.jinja beside its tokenizer"
+        )
+    model = model.to(torch_device).eval()
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        device=torch_device,
+        dtype=torch_dtype,
+        source=source,
+        digest=weights_digest(model.state_dict().items()),
+    )
+
+
+def resolve_source(source: str) -> Source:
+    """Tell the four kinds of sources apart.
+
+    Raises:
+        ConfigError: an unknown shipped policy, or a path that does not exist.
+    """
+    if source.startswith(BUILTIN):
+        return Source(str(builtin_folder(source.removeprefix(BUILTIN))), None, local=True)
+    path = Path(source).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(Problem(f"model {source!r}: there is no such file", hint=f"looked in {path.absolute().parent}"))
+        return Source(str(path.parent), path.name, local=True)
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ConfigError(Problem(f"model {source!r}: the folder has no config.json", hint=_folder_hint(path)))
+        return Source(str(path), None, local=True)
+    if path.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1:
+        raise ConfigError(Problem(f"model {source!r}: there is no such folder", hint=f"looked for {path.absolute()}"))
+    return Source(source, None, local=False)
+
+
+def _folder_hint(path: Path) -> str:
+    if (path / "adapter_config.json").is_file():
+        return "it holds a peft adapter: export the merged model with `nat-finetune export --merged`, and name that folder"
+    return "expected a folder as written by save_pretrained: config.json, model.safetensors, tokenizer.json"
+
+
+def builtin_folder(name: str) -> Path:
+    """The folder of a shipped policy (entry points of the group `nat_finetune.policies`).
+
+    Raises:
+        ConfigError: no installed package ships it.
+    """
+    found = {point.name: point.value for point in entry_points(group=POLICY_GROUP)}
+    if name not in found:
+        raise ConfigError(
+            Problem(f"no shipped policy is named {name!r}", hint=f"known: {', '.join(sorted(found)) or 'none installed'}")
+        )
+    return Path(str(files(found[name])))
+
+
+def pick_device(name: str) -> torch.device:
+    """The torch device of a config's `device`.
+
+    Raises:
+        ConfigError: it is not there.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device = torch.device(name)
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present.get(device.type, False):
+        raise ConfigError(Problem(f"device {name!r} is not available here", hint="use `device: auto`"))
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(Problem(f"device {name!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0"))
+    return device
+
+
+def pick_dtype(name: DTypeName, device: torch.device) -> torch.dtype:
+    """The torch dtype of a config's `dtype`."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return _DTYPES[name]
+
+
+def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Hash of named weights: names, shapes and evenly spaced elements of each. Tells versions apart; it is no checksum.
+
+    Args:
+        tensors: (name, tensor) pairs, such as `model.state_dict().items()`.
+    """
+    digest = blake2b(digest_size=16)
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        digest.update(f"{name}:{tuple(tensor.shape)}:{tensor.dtype}".encode())
+        flat = tensor.detach().reshape(-1)
+        stride = max(1, flat.numel() // _SAMPLE)
+        digest.update(flat[::stride].to("cpu", torch.float32).contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _read(place: Source, source: str, dtype: torch.dtype, revision: str | None) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    common: dict[str, Any] = {"local_files_only": place.local}
+    if place.gguf_file is not None:
+        common["gguf_file"] = place.gguf_file
+    if revision is not None and not place.local:
+        common["revision"] = revision
+    weights = {} if place.gguf_file else {"use_safetensors": True, "attn_implementation": ATTENTION}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place.name, **common)
+        model = AutoModelForCausalLM.from_pretrained(place.name, dtype=dtype, **weights, **common)
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
+        raise BackendError(_unreadable(place, source, error)) from error
+    if place.gguf_file is not None:
+        model = _plain_copy(model, dtype)
+    return model, tokenizer
+
+
+def _plain_copy(model: Any, dtype: torch.dtype) -> Any:
+    """The same weights in a model that does not count as quantised: transformers and peft refuse to train the one read."""
+    from transformers import AutoModelForCausalLM
+
+    config = model.config
+    del config.quantization_config
+    copy = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
+    copy.load_state_dict(model.state_dict())
+    copy.generation_config = model.generation_config
+    return copy
+
+
+def _unreadable(place: Source, source: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if place.gguf_file is not None and isinstance(error, ImportError):
+        return f"model {source!r}: reading GGUF needs the gguf package: pip install 'nat-finetune[gguf]' ({reason})"
+    if place.local:
+        return (
+            f"model {source!r} could not be loaded from {place.name}: {reason}. Expected a decoder-only transformers model "
+            "with safetensors (or GGUF) weights and its tokenizer"
+        )
+    return (
+        f"model {source!r} is no folder here and could not be fetched from the hub: {reason}. Check the name, your network "
+        "and HF_TOKEN, or give a folder or a .gguf file"
+    )
