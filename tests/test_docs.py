@@ -43,7 +43,6 @@ def test_make_targets_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_exist(page):
     import typer.main
-
     from nat_finetune.cli.main import app
 
     commands = set(typer.main.get_command(app).commands)
