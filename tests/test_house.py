@@ -233,7 +233,7 @@ def test_nothing_of_one_machine_is_committed():
     # Written so that this file does not hold what it looks for.
     folders = "|".join(f"/{name}/" for name in ("work", "root", "farm", "home"))
     hosts = "|".join(("pypi" + r"\.org", "pythonhosted" + r"\.org", "download" + r"\.pytorch", "index" + "-url"))
-    pattern = re.compile(rf"(?<![\w.}}*])({folders}|/tmp/{"bash"})|{hosts}")
+    pattern = re.compile(rf"(?<![\w.}}*])({folders}|/tmp/{'bash'})|{hosts}")
     wrong = [
         f"{path}:{number}: {found[0]}"
         for path in tracked_files()
