@@ -5,22 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
 
 from nat_finetune.compose import Composition, compose
-from nat_finetune.config.load import LoadedConfig
+from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
-from nat_finetune.errors import ConfigError, DataError, NatFinetuneError, Problem
+from nat_finetune.errors import BackendError, ConfigError, DataError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
 from nat_finetune.interfaces import AnnotatingEvaluator, ReferencedEvaluator
 from nat_finetune.registry import Registry
-from nat_finetune.report.data import build_report
+from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Parts, Run
 from nat_finetune.runstore import RunStore
-from nat_finetune.types import Example
+from nat_finetune.types import EvalResult, Example, PolicyRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,95 @@ class DataSets:
     train: list[Example]
     validation: list[Example]
     test: list[Example]
+
+
+def new_run(loaded: LoadedConfig, output_dir: Path | None = None) -> RunStore:
+    """Make the folder of a new run: its resolved config, versions and seed are in it before anything else happens.
+
+    Raises:
+        OutputError: the folder can't be made.
+    """
+    now = datetime.now(UTC)
+    parent = output_dir if output_dir is not None else loaded.config.finetuning.output_dir
+    store = RunStore.create(parent / f"{loaded.path.stem}-{now:%Y%m%dT%H%M%S}{now.microsecond // 1000:03d}")
+    store.write_text("config.yml", loaded.to_yaml())
+    seed = loaded.config.finetuning.seed
+    store.write_json(
+        "run.json",
+        {
+            "run_id": store.folder.name,
+            "config_name": loaded.path.stem,
+            "started": now.isoformat(timespec="seconds"),
+            "environment": describe_environment(seed),
+        },
+    )
+    store.commit(store.state())
+    return store
+
+
+def continued_run(folder: Path, registry: Registry) -> tuple[LoadedConfig, RunStore]:
+    """A run folder and the config that it was started with.
+
+    Raises:
+        ConfigError: there is no run in the folder, or it has reached its end.
+    """
+    store = RunStore.open(folder)
+    if store.state().finished:
+        raise ConfigError(Problem("this run has reached its end; its report is there", file=str(folder)))
+    return load_config(folder / "config.yml", registry=registry), store
+
+
+async def evaluate_config(
+    loaded: LoadedConfig, registry: Registry, split: Literal["test", "validation"], run: Path | None
+) -> EvalResult:
+    """Evaluate a config's base model, or the trained model of a run, on a held-out dataset.
+
+    Raises:
+        ConfigError: the config names no such dataset.
+    """
+    config = loaded.config
+    settings = config.finetuning.test if split == "test" else config.finetuning.validation
+    if settings is None:
+        raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}", file=str(loaded.path)))
+    async with compose(config, registry) as parts:
+        examples = await parts.load_examples(settings.dataset, f"finetuning.{split}.dataset")
+        policy = await _policy_of(config, parts, run)
+        measured = await evaluation(config, parts, examples, split, settings)
+        if measured is None:
+            raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
+        return await measured.evaluate(policy)
+
+
+async def export_run(
+    loaded: LoadedConfig, registry: Registry, run: Path, output: Path, form: Literal["merged", "adapter"]
+) -> PolicyRef:
+    """Write a run's trained model as a folder that plain transformers (`merged`) or peft (`adapter`) loads.
+
+    Raises:
+        OutputError: `output` exists already.
+        BackendError: the run has no LoRA adapter to export, or no checkpoint.
+    """
+    from nat_finetune.local.export import export_adapter, export_merged
+
+    if output.exists():
+        raise OutputError(f"{output} exists; give a folder that does not")
+    async with compose(loaded.config, registry) as parts:
+        policy = await _policy_of(loaded.config, parts, run)
+        local = await parts.get_policy()
+        (export_merged if form == "merged" else export_adapter)(local, output)
+        return policy
+
+
+async def _policy_of(config: RunConfig, parts: Composition, run: Path | None) -> PolicyRef:
+    """The policy of a run's last checkpoint, its weights loaded; the base policy where there is no run."""
+    if run is None:
+        return PolicyRef(parts.target.llm, 0)
+    state = RunStore.open(run).state()
+    if state.checkpoint is None or state.policy is None:
+        raise BackendError(f"{run} has no checkpoint: the run made no update")
+    adapter = await parts.get_trainer_adapter()
+    adapter.load_state(RunStore(run).checkpoint(state.checkpoint))
+    return state.policy
 
 
 async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> dict[str, Any]:

@@ -22,13 +22,13 @@ def evaluate(
 ) -> None:
     """Evaluate without training; prints each metric's mean and interval."""
     from nat_finetune.config.load import load_config
-    from nat_finetune.finetune import evaluate_config, run_config
+    from nat_finetune.finetune import evaluate_config
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()
     overrides = [*(override or []), *([f"finetuning.seed={seed}"] if seed is not None else [])]
     run = source if source.is_dir() else None
-    path = run_config(source) if run is not None else source
+    path = source / "config.yml" if run is not None else source
     loaded = load_config(path, overrides=overrides, registry=registry)
     result = asyncio.run(evaluate_config(loaded, registry, split, run))
     if json:

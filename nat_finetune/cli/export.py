@@ -22,10 +22,10 @@ def export(
     from rich.console import Console
 
     from nat_finetune.config.load import load_config
-    from nat_finetune.finetune import export_run, run_config
+    from nat_finetune.finetune import export_run
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()
-    loaded = load_config(run_config(run), registry=registry)
+    loaded = load_config(run / "config.yml", registry=registry)
     policy = asyncio.run(export_run(loaded, registry, run, output, format))
     Console().print(f"{output}: version {policy.version} of llms.{policy.llm}, {format}")

@@ -8,9 +8,9 @@ Class names and the `name=` keyword follow NeMo Agent Toolkit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
 ItemKind = Literal["group", "pair", "demonstration"]
 
@@ -20,21 +20,21 @@ class Reference:
     """Marks a string field as the name of an entry in another section of the config."""
 
     section: str
+    also: tuple[str, ...] = ()
+    """Names that are fine without being entries."""
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """Marks a string field as a file or folder that is read: relative to the file that names it.
+class InputPath:
+    """Marks a string field as a file or folder that is read: relative to the config file that names it."""
 
-    `only_if_path`: the value may also be something else (a hub id), and is a path only if it looks like one: it begins with
-    `./`, `../`, `/` or `~`, or ends in `.gguf`.
-    """
-
-    only_if_path: bool = False
+    only_if_path_like: bool = False
+    """The value may also be something else (a hub id): a path only if it begins with `./`, `../`, `/` or `~/`, or ends in
+    `.gguf`."""
 
 
-InputPath = Annotated[str, Input()]
-ModelSource = Annotated[str, Input(only_if_path=True)]
+FilePath = Annotated[str, InputPath()]
+ModelSource = Annotated[str, InputPath(only_if_path_like=True)]
 LLMRef = Annotated[str, Reference("llms")]
 FunctionRef = Annotated[str, Reference("functions")]
 TTCStrategyRef = Annotated[str, Reference("ttc_strategies")]
@@ -82,10 +82,6 @@ class ComponentConfig(Section):
         super().__init_subclass__(**kwargs)
         if name is not None:
             cls.component_name = name
-
-    @model_serializer(mode="wrap")
-    def _with_type(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {"_type": self.component_name, **handler(self)}
 
 
 class LLMBaseConfig(ComponentConfig):

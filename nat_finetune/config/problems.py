@@ -128,7 +128,9 @@ def _expected(details: Any, node: Node) -> tuple[str, str | None]:
     said = str(details["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     said = said.replace("Input should be ", "expected ").replace(", unable to parse string as an integer", "")
     said = said.replace(", unable to parse string as a number", "").replace("a valid dictionary", "a mapping")
-    said = said.replace("a valid string", "a text").replace("a valid list", "a list").replace("less than or equal to", "at most")
+    said = (
+        said.replace("a valid string", "a text").replace("a valid list", "a list").replace("less than or equal to", "at most")
+    )
     said = said.replace("greater than or equal to", "at least").replace("a valid ", "a ").replace("a integer", "an integer")
     if details["type"] == "model_type" or "or instance of" in said:
         said = "expected a mapping"

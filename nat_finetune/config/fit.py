@@ -1,0 +1,190 @@
+"""Do the parts of a config fit together? Asked of what their config classes declare, before anything is loaded or paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nat_finetune.config.component import LLMBaseConfig, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.config.schema import RunConfig
+from nat_finetune.errors import ConfigError, Problem
+
+_ITEMS = {"group": "groups", "pair": "preference pairs", "demonstration": "demonstrations"}
+
+
+def check_fit(config: RunConfig) -> None:
+    """Refuse a config whose parts can't work together.
+
+    Raises:
+        ConfigError: with all misfits.
+    """
+    problems = misfits(config)
+    if problems:
+        raise ConfigError(problems)
+
+
+def misfits(config: RunConfig) -> list[Problem]:
+    """What does not fit; nothing where finetuning is not enabled."""
+    if not config.finetuning.enabled:
+        return []
+    return [problem for check in _CHECKS for problem in check(config)]
+
+
+def _needed(config: RunConfig) -> Iterator[Problem]:
+    if config.workflow is None:
+        yield Problem("finetuning needs a workflow to run", key="workflow")
+    if config.eval.general.dataset is None:
+        yield Problem("finetuning needs examples to train on", key="eval.general.dataset")
+    builder = _builder(config)
+    if builder is not None and builder.makes == "group" and config.finetuning.reward_function is None:
+        known = ", ".join(config.eval.evaluators)
+        yield Problem(
+            f"`_type: {builder.component_name}` makes groups of rewarded rollouts, but there is no reward",
+            key="finetuning.reward_function",
+            hint=f"name an evaluator: {known}" if known else "add one to eval.evaluators and name it",
+        )
+
+
+def _target(config: RunConfig) -> Iterator[Problem]:
+    if config.finetuning.target_model is None and len(config.llms) != 1:
+        known = ", ".join(config.llms)
+        message = f"there are {len(config.llms)} llms: say which one is trained" if config.llms else "there is no llm to train"
+        yield Problem(message, key="finetuning.target_model", hint=f"one of {known}" if known else "add one to llms")
+
+
+def _builder_and_adapter(config: RunConfig) -> Iterator[Problem]:
+    builder, adapter = _builder(config), _adapter(config)
+    if builder is None or adapter is None or builder.makes in adapter.takes():
+        return
+    takes = " or ".join(_ITEMS[kind] for kind in sorted(adapter.takes()))
+    yield Problem(
+        f"trajectory_builders.{config.finetuning.trajectory_builder} (`_type: {builder.component_name}`) makes "
+        f"{_ITEMS[builder.makes]}, trainer_adapters.{config.finetuning.trainer_adapter} "
+        f"(`_type: {adapter.component_name}`) takes {takes} as it is configured",
+        key="finetuning.trainer_adapter",
+        hint=_combinations(config),
+    )
+
+
+def _trainer_and_builder(config: RunConfig) -> Iterator[Problem]:
+    builder, trainer = _builder(config), _trainer(config)
+    if builder is None or trainer is None or builder.makes in trainer.fits:
+        return
+    fits = " or ".join(_ITEMS[kind] for kind in sorted(trainer.fits))
+    yield Problem(
+        f"trainers.{config.finetuning.trainer} (`_type: {trainer.component_name}`) is for {fits}, "
+        f"trajectory_builders.{config.finetuning.trajectory_builder} makes {_ITEMS[builder.makes]}",
+        key="finetuning.trainer",
+        hint=_combinations(config),
+    )
+
+
+def _unhonoured(config: RunConfig) -> Iterator[Problem]:
+    trainer = _trainer(config)
+    if trainer is None:
+        return
+    for key in sorted(trainer.unhonoured & config.finetuning.model_fields_set):
+        yield Problem(
+            f"trainers.{config.finetuning.trainer} (`_type: {trainer.component_name}`) does not honour it",
+            key=f"finetuning.{key}",
+            hint="leave it out",
+        )
+
+
+def _local_model(config: RunConfig) -> Iterator[Problem]:
+    adapter, llm = _adapter(config), _llm(config)
+    if adapter is None or llm is None or not adapter.needs_local_model or llm.trainable_locally:
+        return
+    local = [name for name, other in config.llms.items() if other.trainable_locally]
+    yield Problem(
+        f"trainer_adapters.{config.finetuning.trainer_adapter} trains weights in this process, which those of "
+        f"llms.{_llm_name(config)} (`_type: {llm.component_name}`) are not",
+        key="finetuning.target_model" if config.finetuning.target_model else f"llms.{_llm_name(config)}",
+        hint=f"fits: {', '.join(local)}" if local else "use an llm of `_type: local`",
+    )
+
+
+def _tokens(config: RunConfig) -> Iterator[Problem]:
+    builder, llm, name = _builder(config), _llm(config), _llm_name(config)
+    if builder is None or llm is None or not builder.token_level:
+        return
+    trained = f"`_type: {builder.component_name}` trains on sampled tokens"
+    if not llm.returns_token_ids:
+        yield Problem(
+            f"{trained}, but llms.{name} (`_type: {llm.component_name}`) returns text without token ids and logprobs",
+            key=f"llms.{name}",
+            hint="text can be trained on as preference pairs or demonstrations",
+        )
+    for setting in llm.truncating_sampling():
+        yield Problem(
+            f"{trained} at their logprobs under the whole distribution, which {setting} changes",
+            key=f"llms.{name}.{setting}",
+            hint="leave it out; temperature is fine",
+        )
+
+
+def _candidates(config: RunConfig) -> Iterator[Problem]:
+    builder = _builder(config)
+    wanted = builder.candidate_step() if builder is not None else None
+    if wanted is None:
+        return
+    emitters = [config.workflow] if config.workflow is not None else []
+    steps: set[str] = set()
+    for emitter in (*emitters, *config.functions.values(), *config.ttc_strategies.values()):
+        steps |= emitter.candidate_steps()
+    if wanted not in steps:
+        name = config.finetuning.trajectory_builder
+        emitted = f"they emit: {', '.join(sorted(steps))}" if steps else "none of them emits scored candidates"
+        yield Problem(
+            f"no workflow, function or ttc_strategy of this config emits candidates named {wanted!r}",
+            key=f"trajectory_builders.{name}.ttc_step_name",
+            hint=emitted,
+        )
+
+
+_CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
+    _needed,
+    _target,
+    _builder_and_adapter,
+    _trainer_and_builder,
+    _unhonoured,
+    _local_model,
+    _tokens,
+    _candidates,
+)
+
+
+def _combinations(config: RunConfig) -> str:
+    """The entries of this config that would fit together, for a hint."""
+    fitting = [
+        f"{builder_name} + {adapter_name} + {trainer_name}"
+        for builder_name, builder in config.trajectory_builders.items()
+        for adapter_name, adapter in config.trainer_adapters.items()
+        for trainer_name, trainer in config.trainers.items()
+        if builder.makes in adapter.takes() and builder.makes in trainer.fits
+    ]
+    if fitting:
+        return f"these of this config fit (builder + adapter + trainer): {'; '.join(fitting)}"
+    return "no builder, adapter and trainer of this config fit together"
+
+
+def _builder(config: RunConfig) -> TrajectoryBuilderConfig | None:
+    return config.trajectory_builders.get(config.finetuning.trajectory_builder or "")
+
+
+def _adapter(config: RunConfig) -> TrainerAdapterConfig | None:
+    return config.trainer_adapters.get(config.finetuning.trainer_adapter or "")
+
+
+def _trainer(config: RunConfig) -> TrainerConfig | None:
+    return config.trainers.get(config.finetuning.trainer or "")
+
+
+def _llm_name(config: RunConfig) -> str:
+    named = config.finetuning.target_model
+    return named if named is not None else next(iter(config.llms), "")
+
+
+def _llm(config: RunConfig) -> LLMBaseConfig | None:
+    if config.finetuning.target_model is None and len(config.llms) != 1:
+        return None
+    return config.llms.get(_llm_name(config))
