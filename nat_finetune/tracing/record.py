@@ -33,14 +33,14 @@ def candidate(
     candidate_index: int | None = None,
     turn_index: int | None = None,
     selected: bool | None = None,
-    call: ChatReply | None = None,
+    call: ChatReply | int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Record one scored candidate of a turn.
 
     `step_name` is what `dpo_traj_builder.ttc_step_name` names; `input` is the context (a text or messages), `output` the
-    completion's text, `score` higher for better and None if unknown. `call` links the reply that it came from, and with it
-    the sampled token ids.
+    completion's text, `score` higher for better and None if unknown. `call` links the reply that it came from (or that reply's
+    `call_seq`), and with it the sampled token ids.
     """
     recorder = current_recorder()
     if recorder is None:
@@ -61,13 +61,13 @@ def candidate(
             score=score,
             turn_index=turn_index,
             selected=selected,
-            call_seq=call.call_seq if call is not None else None,
+            call_seq=_seq(call),
             metadata=plain(metadata or {}),
         )
     )
 
 
-def reward(name: str, value: float | None, *, call: ChatReply | None = None) -> None:
+def reward(name: str, value: float | None, *, call: ChatReply | int | None = None) -> None:
     """Record a step reward: what the turn of `call` earned, or the whole rollout where `call` is None."""
     recorder = current_recorder()
     if recorder is None:
@@ -82,9 +82,13 @@ def reward(name: str, value: float | None, *, call: ChatReply | None = None) -> 
             end=now,
             name=name,
             value=value,
-            call_seq=call.call_seq if call is not None else None,
+            call_seq=_seq(call),
         )
     )
+
+
+def _seq(call: ChatReply | int | None) -> int | None:
+    return call.call_seq if isinstance(call, ChatReply) else call
 
 
 @dataclass(slots=True)
