@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from nat_finetune.config.component import LLMBaseConfig
+from nat_finetune.config.component import LLMBaseConfig, ModelSource
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.interfaces import Builder, ChatReply
 from nat_finetune.registry import register_llm_provider
@@ -26,7 +26,7 @@ class LocalLLMConfig(LLMBaseConfig, name="local"):
     returns_token_ids: ClassVar[bool] = True
     trainable_locally: ClassVar[bool] = True
 
-    model: Annotated[str, Field(min_length=1)]
+    model: Annotated[ModelSource, Field(min_length=1)]
     """`builtin:NAME`, a folder, a `.gguf` file, or a hub id. The hub is asked for nothing but the last."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""

@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nat_finetune.local.forward import CausalForward
+from nat_finetune.local.forward import Forward
 from nat_finetune.local.kv_cache import LENGTH_STEP, Extend, Prefill, SlotCache
 from nat_finetune.local.sampling import Draw, sample
 from nat_finetune.types import FinishReason, SamplingParams
 
-PREFILL_TOKENS = 8192
-"""Most tokens, padding included, of one prefill forward."""
 _STOP_MARGIN = 4
 """Tokens decoded beyond the length of a stop string: a token may be less than a character."""
 
@@ -131,7 +129,7 @@ class _Columns:
 class Batch:
     """The rows under way; at most as many as its user admits."""
 
-    def __init__(self, forward: CausalForward, tokenizer: Any) -> None:
+    def __init__(self, forward: Forward, tokenizer: Any) -> None:
         self._forward = forward
         self._tokenizer = tokenizer
         self._cache = SlotCache()
@@ -201,7 +199,7 @@ class Batch:
         start = 0
         while start < len(prompts):
             end = start + 1
-            while end < len(prompts) and (end + 1 - start) * len(prompts[end]) <= PREFILL_TOKENS:
+            while end < len(prompts) and (end + 1 - start) * len(prompts[end]) <= self._forward.pass_tokens:
                 end += 1
             chunk = prompts[start:end]
             ids = np.zeros((len(chunk), len(chunk[-1])), np.int64)

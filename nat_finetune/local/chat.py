@@ -62,15 +62,17 @@ class ChatFormat:
         ids = list(completion_ids)
         if ids and ids[-1] in self._stop_set:
             ids.pop()
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=not tools)
-        cuts = [at for at in (text.find(end) for end in stop) if at >= 0]
-        if cuts:
-            text = text[: min(cuts)]
-        calls, rest = parse_tool_calls(text) if tools else ([], text)
+        calls, rest = parse_tool_calls(self._text(ids, stop, special=True)) if tools else ([], "")
         if not calls:
-            return {"role": "assistant", "content": text}, finish_reason
+            return {"role": "assistant", "content": self._text(ids, stop, special=False)}, finish_reason
         ended = FinishReason.TOOL_CALLS if finish_reason is FinishReason.STOP else finish_reason
         return {"role": "assistant", "content": rest, "tool_calls": calls}, ended
+
+    def _text(self, ids: Sequence[int], stop: Sequence[str], *, special: bool) -> str:
+        """Ids as text, up to the first stop string; `special` tokens shown or not (some tokenizers make <tool_call> one)."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
+        cuts = [at for at in (text.find(end) for end in stop) if at >= 0]
+        return text[: min(cuts)] if cuts else text
 
 
 def parse_tool_calls(text: str) -> tuple[list[dict[str, Any]], str]:

@@ -19,11 +19,13 @@ import torch
 from nat_finetune.errors import BackendError, NatFinetuneError, PolicyFailure, Stage, boundary
 from nat_finetune.local.admission import Admission
 from nat_finetune.local.batch import Batch, Finished, Row
-from nat_finetune.local.forward import CausalForward
+from nat_finetune.local.forward import Forward
+from nat_finetune.local.requests import Request, answer, failure_text, refuse
 from nat_finetune.local.scoring import ScoreRow, score
 from nat_finetune.types import FinishReason, SamplingParams
 
 CLOSE_SECONDS = 30.0
+_CLOSED = "the engine was closed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +40,20 @@ class Generation:
     policy_version: int
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """Something that a coroutine waits for: a row to generate, or rows to score."""
-
-    order_key: str
-    future: asyncio.Future[Any]
-    row: Row | None = None
-    score_rows: Sequence[ScoreRow] = ()
-    temperature: float = 1.0
-    stop_ids: tuple[int, ...] = ()
-    cancelled: bool = False
-    version: int = 0
-
-
 @dataclass(slots=True)
 class _Work:
     """What the worker does next."""
 
     version: int
-    admit: list[_Request] = field(default_factory=list)
-    score: _Request | None = None
+    admit: list[Request] = field(default_factory=list)
+    score: Request | None = None
 
 
 class Engine:
     """Generates and scores with one model.
 
     Args:
-        model: a transformers causal language model (not a peft wrapper) loaded with `kv_cache.ATTENTION`.
+        forward: the model (see `forward.forward_of`).
         tokenizer: decodes for stop strings.
         max_batch: most sequences under way at once.
         max_context: most tokens of prompt and completion; None for no limit.
@@ -73,18 +61,24 @@ class Engine:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, max_batch: int = 64, max_context: int | None = None, deterministic: bool = False
+        self,
+        forward: Forward,
+        tokenizer: Any,
+        *,
+        max_batch: int = 64,
+        max_context: int | None = None,
+        deterministic: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_batch = max_batch
         self._max_context = max_context
         self._deterministic = deterministic
-        self._admission: Admission[_Request] = Admission(self._release, deterministic=deterministic)
-        self._forward = CausalForward(model)
-        self._batch = Batch(self._forward, tokenizer)
+        self._admission: Admission[Request] = Admission(self._release, deterministic=deterministic)
+        self._forward = forward
+        self._batch = Batch(forward, tokenizer)
         self._changed = threading.Condition()  # guards everything below
-        self._inbox: deque[list[_Request]] = deque()
-        self._scores: deque[_Request] = deque()
+        self._inbox: deque[list[Request]] = deque()
+        self._scores: deque[Request] = deque()
         self._version = 0
         self._busy = False
         self._wanted = 0
@@ -111,11 +105,11 @@ class Engine:
             BackendError: the model failed, or the engine is closed.
         """
         row = self._row(prompt_ids, sampling, tuple(stop_ids))
-        request = _Request(order_key, asyncio.get_running_loop().create_future(), row=row)
+        request = Request(order_key, asyncio.get_running_loop().create_future(), row=row)
         row.owner = request
         self._refuse_when_closed()
         self._admission.submit(request)
-        finished: Finished = await self._result(request)
+        finished: Finished = await request.result()
         return Generation(finished.completion_ids, finished.logprobs, finished.finish_reason, request.version)
 
     async def score(
@@ -133,12 +127,12 @@ class Engine:
         if self._max_context is not None and longest > self._max_context + 1:  # the last token is predicted, not read
             raise PolicyFailure(f"{longest} tokens to score, the context holds {self._max_context}", stage=Stage.MODEL)
         future = asyncio.get_running_loop().create_future()
-        request = _Request("", future, score_rows=rows, temperature=temperature, stop_ids=tuple(stop_ids))
+        request = Request("", future, score_rows=rows, temperature=temperature, stop_ids=tuple(stop_ids))
         self._refuse_when_closed()
         with self._changed:
             self._scores.append(request)
             self._changed.notify_all()
-        result: list[list[float]] = await self._result(request)
+        result: list[list[float]] = await request.result()
         return result
 
     def rollout_started(self, key: str) -> None:
@@ -167,12 +161,12 @@ class Engine:
                     self._holder = None
                     self._changed.notify_all()
 
-    def use(self, model: Any, version: int) -> None:
+    def use(self, forward: Forward, version: int) -> None:
         """Go on with these weights under this version; drops every cache. Waits for `exclusive()`."""
         with self.exclusive(), self._changed:
             self._version = version
-            self._forward = CausalForward(model)
-            self._batch = Batch(self._forward, self._tokenizer)
+            self._forward = forward
+            self._batch = Batch(forward, self._tokenizer)
 
     def close(self) -> None:
         """End the worker; whoever still waits gets a BackendError. Closing again does nothing."""
@@ -180,7 +174,7 @@ class Engine:
             self._closed = True
             self._changed.notify_all()
         self._worker.join(CLOSE_SECONDS)
-        self._answer([(request, BackendError("the engine was closed")) for request in self._admission.fail()])
+        refuse(self._admission.fail(), _CLOSED)
 
     def _row(self, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: tuple[int, ...]) -> Row:
         penalties = [name for name in sampling.truncating if name.endswith("penalty")]
@@ -205,23 +199,16 @@ class Engine:
 
     def _refuse_when_closed(self) -> None:
         if self._closed:
-            raise BackendError("the engine was closed")
+            raise BackendError(_CLOSED)
 
-    async def _result(self, request: _Request) -> Any:
-        try:
-            return await request.future
-        except asyncio.CancelledError:
-            request.cancelled = True
-            raise
-
-    def _release(self, requests: list[_Request]) -> None:
+    def _release(self, requests: list[Request]) -> None:
         with self._changed:
             if not self._closed:
                 for start in range(0, len(requests), self._max_batch):
                     self._inbox.append(requests[start : start + self._max_batch])
                 self._changed.notify_all()
                 return
-        self._answer([(request, BackendError("the engine was closed")) for request in requests])
+        refuse(requests, _CLOSED)
 
     # -------------------------------------------------------------------------------------------------------- the worker
 
@@ -240,7 +227,7 @@ class Engine:
                 self._changed.notify_all()
             waiting += [row.owner for row in self._batch.rows]
             self._batch.clear()
-            self._answer([(request, BackendError("the engine was closed")) for request in waiting])
+            refuse(waiting, _CLOSED)
 
     def _next(self) -> _Work | None:
         """Wait for something to do; None when closed."""
@@ -276,7 +263,7 @@ class Engine:
 
     def _do(self, work: _Work) -> None:
         if work.score is not None:
-            self._answer([(work.score, self._scored(work.score))])
+            self._score(work.score)
         for request in work.admit:
             request.version = work.version
         try:
@@ -285,9 +272,9 @@ class Engine:
         except NatFinetuneError as error:
             failed = {id(request): request for request in [*work.admit, *(row.owner for row in self._batch.rows)]}
             self._batch.clear()
-            self._answer([(request, _backend_error("generating", error)) for request in failed.values()])
+            refuse(list(failed.values()), *failure_text("generating", error))
             return
-        self._answer([(ended.row.owner, ended) for ended in finished])
+        answer([(ended.row.owner, ended) for ended in finished])
 
     def _advance(self, work: _Work) -> list[Finished]:
         """One decode step of what is under way, and the first token of what is new."""
@@ -299,37 +286,11 @@ class Engine:
             finished += self._batch.admit([request.row for request in work.admit if request.row is not None])
         return finished
 
-    def _scored(self, request: _Request) -> list[list[float]] | BackendError:
+    def _score(self, request: Request) -> None:
         try:
             with boundary(Stage.MODEL):
-                return score(self._forward, request.score_rows, temperature=request.temperature, stop_ids=request.stop_ids)
+                values = score(self._forward, request.score_rows, temperature=request.temperature, stop_ids=request.stop_ids)
         except NatFinetuneError as error:
-            return _backend_error("scoring", error)
-
-    def _answer(self, answers: Sequence[tuple[_Request, Any]]) -> None:
-        """Wake the coroutines; one call into each event loop."""
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, Any]]] = {}
-        for request, answer in answers:
-            by_loop.setdefault(request.future.get_loop(), []).append((request, answer))
-        for loop, mine in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_resolve, mine)
-            except RuntimeError:
-                continue  # that loop is closed, and with it whoever waited
-
-
-def _resolve(answers: Sequence[tuple[_Request, Any]]) -> None:
-    for request, answer in answers:
-        if request.future.done():
-            continue
-        if isinstance(answer, BaseException):
-            request.future.set_exception(answer)
-        else:
-            request.future.set_result(answer)
-
-
-def _backend_error(doing: str, error: NatFinetuneError) -> BackendError:
-    cause = error.__cause__ if error.__cause__ is not None else error
-    made = BackendError(f"the local engine failed while {doing}: {type(cause).__name__}: {cause}")
-    made.__cause__ = cause
-    return made
+            refuse([request], *failure_text("scoring", error))
+            return
+        answer([(request, values)])

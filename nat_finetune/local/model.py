@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 
 from nat_finetune.errors import BackendError, ConfigError, Problem
-from nat_finetune.local.kv_cache import ATTENTION, register_attention
 
 POLICY_GROUP = "nat_finetune.policies"
 BUILTIN = "builtin:"
@@ -71,7 +70,6 @@ def load_model(source: str, *, dtype: DTypeName = "auto", device: str = "auto", 
     place = resolve_source(source)
     torch_device = pick_device(device)
     torch_dtype = pick_dtype(dtype, torch_device)
-    register_attention()
     model, tokenizer = _read(place, source, torch_dtype, revision)
     if tokenizer.chat_template is None:
         raise BackendError(
@@ -180,7 +178,7 @@ def _read(place: Source, source: str, dtype: torch.dtype, revision: str | None) 
         common["gguf_file"] = place.gguf_file
     if revision is not None and not place.local:
         common["revision"] = revision
-    weights = {} if place.gguf_file else {"use_safetensors": True, "attn_implementation": ATTENTION}
+    weights = {} if place.gguf_file else {"use_safetensors": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(place.name, **common)
         model = AutoModelForCausalLM.from_pretrained(place.name, dtype=dtype, **weights, **common)
@@ -197,7 +195,7 @@ def _plain_copy(model: Any, dtype: torch.dtype) -> Any:
 
     config = model.config
     del config.quantization_config
-    copy = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
+    copy = AutoModelForCausalLM.from_config(config, dtype=dtype)
     copy.load_state_dict(model.state_dict())
     copy.generation_config = model.generation_config
     return copy

@@ -11,6 +11,7 @@ import torch
 from nat_finetune.interfaces import ChatReply
 from nat_finetune.local.chat import ChatFormat
 from nat_finetune.local.engine import Engine
+from nat_finetune.local.forward import forward_of
 from nat_finetune.local.model import LoadedModel
 from nat_finetune.local.scoring import END
 from nat_finetune.types import Message, PolicyRef, SamplingParams
@@ -41,8 +42,9 @@ class LocalPolicy:
         self.digest: str | None = loaded.digest
         self.format = ChatFormat(loaded.tokenizer, loaded.model)
         self._model = loaded.model
+        self._forward = forward_of(loaded.model)
         self.engine = Engine(
-            _bare(loaded.model),
+            self._forward,
             loaded.tokenizer,
             max_batch=max_batch,
             max_context=self.max_context,
@@ -57,8 +59,9 @@ class LocalPolicy:
     def attach(self, model: Any) -> None:
         """Sample from this model from now on (a peft model around the old one, or a replacement); the version stays."""
         with self.exclusive():
-            self._model = model
-            self.engine.use(_bare(model), self.version)
+            self._model = model.eval()
+            self._forward = forward_of(_bare(model))
+            self.engine.use(self._forward, self.version)
 
     def ref(self) -> PolicyRef:
         """Which weights these are now."""
@@ -84,7 +87,7 @@ class LocalPolicy:
         """The weights are those of this version (loaded from a checkpoint)."""
         with self.exclusive():
             self.version, self.digest = version, digest
-            self.engine.use(_bare(self._model), version)
+            self.engine.use(self._forward, version)
         return self.ref()
 
     async def chat(

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from nat_finetune.local.forward import CausalForward
+from nat_finetune.local.forward import Forward
 from nat_finetune.local.kv_cache import Extend, Prefill, SlotCache
 from nat_finetune.local.sampling import scaled
 
 END = -1
 """In a completion's ids: the policy ends its turn here, by whichever of its end tokens."""
 
-SCORE_TOKENS = 8192
-"""Most cached tokens, padding included, of one pass."""
 _LOGIT_ROWS = 512
 """Positions whose logits are held at once."""
 
@@ -23,9 +21,7 @@ ScoreRow = tuple[Ids, Ids]
 """Prompt ids, completion ids."""
 
 
-def score(
-    forward: CausalForward, rows: Sequence[ScoreRow], *, temperature: float, stop_ids: Sequence[int]
-) -> list[list[float]]:
+def score(forward: Forward, rows: Sequence[ScoreRow], *, temperature: float, stop_ids: Sequence[int]) -> list[list[float]]:
     """Log-probability of each completion token given all before it.
 
     Args:
@@ -41,29 +37,29 @@ def score(
     prompts: dict[Ids, list[int]] = {}
     for index, (prompt, _) in enumerate(rows):
         prompts.setdefault(prompt, []).append(index)
-    for chunk in _chunks(prompts, rows):
+    for chunk in _chunks(prompts, rows, forward.pass_tokens):
         _score_chunk(forward, chunk, rows, results, temperature, stop_ids)
     return results
 
 
-def _chunks(prompts: dict[Ids, list[int]], rows: Sequence[ScoreRow]) -> Iterator[list[tuple[Ids, list[int]]]]:
-    """Prompts with their rows, sorted by length, in chunks that fit the token budget."""
+def _chunks(prompts: dict[Ids, list[int]], rows: Sequence[ScoreRow], budget: int) -> Iterator[list[tuple[Ids, list[int]]]]:
+    """Prompts with their rows, sorted by length, in chunks whose prompts and whose completions each fit the token budget."""
     chunk: list[tuple[Ids, list[int]]] = []
-    count = longest = 0
+    tokens = 0
     for prompt in sorted(prompts, key=len):
         indices = prompts[prompt]
-        length = len(prompt) + max(len(rows[index][1]) for index in indices)
-        if chunk and (count + len(indices)) * max(longest, length) > SCORE_TOKENS:
+        suffix_tokens = sum(len(rows[index][1]) - 1 for index in indices)
+        if chunk and ((len(chunk) + 1) * len(prompt) > budget or tokens + suffix_tokens > budget):
             yield chunk
-            chunk, count, longest = [], 0, 0
+            chunk, tokens = [], 0
         chunk.append((prompt, indices))
-        count, longest = count + len(indices), max(longest, length)
+        tokens += suffix_tokens
     if chunk:
         yield chunk
 
 
 def _score_chunk(
-    forward: CausalForward,
+    forward: Forward,
     chunk: Sequence[tuple[Ids, list[int]]],
     rows: Sequence[ScoreRow],
     results: list[list[float]],
@@ -93,9 +89,7 @@ def _score_chunk(
         position[index] += 1
 
 
-def _encode(
-    forward: CausalForward, prompts: Sequence[Ids], suffixes: Sequence[tuple[int, Ids]]
-) -> tuple[torch.Tensor, list[int]]:
+def _encode(forward: Forward, prompts: Sequence[Ids], suffixes: Sequence[tuple[int, Ids]]) -> tuple[torch.Tensor, list[int]]:
     """Hidden states: after each prompt, then after each token of each suffix, [N, hidden size]; where each suffix starts."""
     device, cache = forward.device, SlotCache()
     width = max((len(suffix) for _, suffix in suffixes), default=0)
@@ -122,7 +116,7 @@ def _encode(
 
 
 def _target_logprobs(
-    forward: CausalForward,
+    forward: Forward,
     hidden_N: torch.Tensor,
     targets: Sequence[tuple[int, int, int]],
     temperature: float,
@@ -159,4 +153,4 @@ def _padded(rows: Sequence[Ids], device: torch.device) -> tuple[torch.Tensor, to
     """Right-padded ids [B, T] and the index of each row's last token [B]."""
     width = max(map(len, rows))
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)
-    return ids.clamp_(min=0), torch.tensor([len(row) - 1 for row in rows], device=device)
+    return ids, torch.tensor([len(row) - 1 for row in rows], device=device)

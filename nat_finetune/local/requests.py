@@ -1,0 +1,74 @@
+"""What a coroutine waits for, and how the engine's worker answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nat_finetune.errors import BackendError, NatFinetuneError
+from nat_finetune.local.batch import Row
+from nat_finetune.local.scoring import ScoreRow
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A row to generate, or rows to score."""
+
+    order_key: str
+    future: asyncio.Future[Any]
+    row: Row | None = None
+    score_rows: Sequence[ScoreRow] = ()
+    temperature: float = 1.0
+    stop_ids: tuple[int, ...] = ()
+    cancelled: bool = False
+    """Nobody waits any more."""
+    version: int = 0
+    """The policy version that serves it."""
+
+    async def result(self) -> Any:
+        """Wait for the answer; being cancelled meanwhile tells the worker to forget it."""
+        try:
+            return await self.future
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+
+def answer(answers: Sequence[tuple[Request, Any]]) -> None:
+    """Wake the coroutines, from any thread, with a result or an exception: one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Any]]] = {}
+    for request, value in answers:
+        by_loop.setdefault(request.future.get_loop(), []).append((request, value))
+    for loop, mine in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, mine)
+        except RuntimeError:
+            continue  # that loop is closed, and with it whoever waited
+
+
+def refuse(requests: Sequence[Request], message: str, cause: BaseException | None = None) -> None:
+    """Answer with a BackendError each (one exception object must not be raised in two tasks)."""
+    answers = []
+    for request in requests:
+        error = BackendError(message)
+        error.__cause__ = cause
+        answers.append((request, error))
+    answer(answers)
+
+
+def failure_text(doing: str, error: NatFinetuneError) -> tuple[str, BaseException]:
+    """What to tell the callers of a failed forward, and its cause."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    return f"the local engine failed while {doing}: {type(cause).__name__}: {cause}", cause
+
+
+def _resolve(answers: Sequence[tuple[Request, Any]]) -> None:
+    for request, value in answers:
+        if request.future.done():
+            continue
+        if isinstance(value, BaseException):
+            request.future.set_exception(value)
+        else:
+            request.future.set_result(value)
