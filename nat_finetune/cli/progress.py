@@ -1,0 +1,193 @@
+"""A run on the console: live on a terminal, plain lines elsewhere, JSON lines for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nat_finetune.report.progress import Progress
+from nat_finetune.types import EvalResult
+
+
+@contextmanager
+def reporter(*, as_json: bool) -> Iterator[Progress]:
+    """The reporter that fits standard output."""
+    console = Console()
+    if as_json:
+        yield JsonProgress()
+    elif console.is_terminal:
+        with LiveProgress(console) as live:
+            yield live
+    else:
+        yield PlainProgress(Console(width=150, soft_wrap=True))
+
+
+class JsonProgress:
+    """One JSON object a line on standard output."""
+
+    def run_started(self, info: Mapping[str, Any]) -> None:
+        """The folder and config of the run."""
+        self._say("run_started", **info)
+
+    def stage_started(self, step: int, stage: str, total: int | None) -> None:
+        """A stage begins."""
+        self._say("stage_started", step=step, stage=stage, total=total)
+
+    def advanced(self, rollouts: int, tokens: int) -> None:
+        """Too fine for a log."""
+
+    def step_finished(self, metrics: Mapping[str, Any]) -> None:
+        """A step's metrics."""
+        self._say("step_finished", **metrics)
+
+    def evaluated(self, name: str, step: int, result: EvalResult) -> None:
+        """Means and intervals of an evaluation."""
+        self._say("evaluated", name=name, step=step, metrics=_metrics(result))
+
+    def warning(self, text: str) -> None:
+        """A warning."""
+        self._say("warning", text=text)
+
+    def finished(self, report: Mapping[str, Any]) -> None:
+        """The outcome."""
+        keys = ("run_id", "exit_code", "exit_reason", "headline", "metrics", "seconds")
+        self._say("finished", **{key: report[key] for key in keys})
+
+    def _say(self, event: str, **fields: Any) -> None:
+        sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+        sys.stdout.flush()
+
+
+class PlainProgress:
+    """A line a step, for logs."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._folder = ""
+
+    def run_started(self, info: Mapping[str, Any]) -> None:
+        """The folder and config of the run."""
+        self._folder = str(info["folder"])
+        self.say(f"run folder: {self._folder}")
+        for note in info.get("notes", ()):
+            self.say(f"note: {note}")
+
+    def stage_started(self, step: int, stage: str, total: int | None) -> None:
+        """Said when it is done."""
+
+    def advanced(self, rollouts: int, tokens: int) -> None:
+        """Too fine for a log."""
+
+    def step_finished(self, metrics: Mapping[str, Any]) -> None:
+        """A step in one line."""
+        self.say(step_line(metrics))
+
+    def evaluated(self, name: str, step: int, result: EvalResult) -> None:
+        """An evaluation in one line."""
+        self.say(f"{name} (policy {result.policy.version if result.policy else '?'}): {evaluation_line(result)}")
+
+    def warning(self, text: str) -> None:
+        """A warning."""
+        self.say(f"warning: {text}")
+
+    def finished(self, report: Mapping[str, Any]) -> None:
+        """The outcome, the table of metrics, and where the report is."""
+        self._console.print(outcome_table(report))
+        self.say(str(report["headline"]))
+        self.say(f"report: {self._folder}/report.html")
+
+    def say(self, text: str) -> None:
+        """Print a line as it is."""
+        self._console.print(text, markup=False, highlight=False)
+
+
+class LiveProgress(PlainProgress):
+    """A status line that moves, above it the lines of `PlainProgress`."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._status)
+        self._stage, self._step = "", 0
+        self._total: int | None = None
+        self._rollouts, self._tokens, self._began = 0, 0, time.monotonic()
+
+    def __enter__(self) -> LiveProgress:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def stage_started(self, step: int, stage: str, total: int | None) -> None:
+        """Begin the status of a stage."""
+        self._stage, self._step, self._total = stage, step, total
+        self._rollouts, self._tokens, self._began = 0, 0, time.monotonic()
+
+    def advanced(self, rollouts: int, tokens: int) -> None:
+        """Move the status on."""
+        self._rollouts += rollouts
+        self._tokens += tokens
+
+    def finished(self, report: Mapping[str, Any]) -> None:
+        """The outcome, without the status."""
+        self._live.stop()
+        super().finished(report)
+
+    def _status(self) -> Text:
+        seconds = time.monotonic() - self._began
+        parts = [f"step {self._step}", self._stage, f"{seconds:.0f} s"]
+        if self._total:
+            parts.append(f"{self._rollouts}/{self._total} rollouts")
+            if self._tokens and seconds > 0:
+                parts.append(f"{self._tokens / seconds:,.0f} tokens/s")
+            if 0 < self._rollouts < self._total:
+                parts.append(f"{seconds / self._rollouts * (self._total - self._rollouts):.0f} s left")
+        return Text(" · ".join(parts), style="dim")
+
+
+def step_line(metrics: Mapping[str, Any]) -> str:
+    """A step: rewards, what was kept and dropped, the update, seconds."""
+    parts = [f"step {metrics['step']}", f"{metrics['rollouts']} rollouts"]
+    failed = metrics["failed"]["infrastructure"]
+    parts += [f"{failed} failed"] if failed else []
+    for name, reward in metrics["reward"].items():
+        parts.append(f"{name} {_number(reward['mean'])} (spread {_number(reward['spread'])})")
+    parts.append(f"kept {metrics['kept']}, dropped {sum(metrics['dropped'].values())}")
+    update = metrics["update"]
+    parts.append("no update" if update is None else f"loss {_number(update.get('loss'))}")
+    seconds = metrics["seconds"]
+    parts.append(f"{seconds.get('collect', 0.0):.1f} + {seconds.get('update', 0.0):.1f} s")
+    return " · ".join(parts)
+
+
+def evaluation_line(result: EvalResult) -> str:
+    """Each metric with its interval."""
+    return ", ".join(f"{name} {_number(e.mean)} [{_number(e.low)}, {_number(e.high)}]" for name, e in result.metrics.items())
+
+
+def outcome_table(report: Mapping[str, Any]) -> Table:
+    """Before, after and gain of each metric on the test set."""
+    table = Table("metric", "before", "after", "gain", "95 % interval", "tasks", box=None)
+    for name, row in report["metrics"].items():
+        gain = row["gain"] or {"mean": None, "low": None, "high": None, "n": 0}
+        before, after = (_number((row[side] or {}).get("mean")) for side in ("before", "after"))
+        interval = f"[{_number(gain['low'])}, {_number(gain['high'])}]"
+        table.add_row(name, before, after, _number(gain["mean"]), interval, str(gain["n"]))
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"
+
+
+def _metrics(result: EvalResult) -> dict[str, Any]:
+    return {name: {"mean": e.mean, "low": e.low, "high": e.high, "n": e.n} for name, e in result.metrics.items()}
