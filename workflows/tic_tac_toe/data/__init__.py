@@ -1,0 +1,1 @@
+"""Openings (`game_*.jsonl`) and positions (`move_*.jsonl`), written by `make_data.py`."""

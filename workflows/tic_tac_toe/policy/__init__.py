@@ -1,0 +1,1 @@
+"""The shipped policy `builtin:tic-tac-toe`, written by `build_policy.py`."""
