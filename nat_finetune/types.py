@@ -376,6 +376,8 @@ class Provenance:
     turn_id: str | int | None = None
     chosen_index: int | None = None
     rejected_index: int | None = None
+    candidates: int | None = None
+    """Valid candidates of the turn."""
     chosen_call: int | None = None
     """`seq` of the model call that produced the chosen completion."""
     rejected_call: int | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nat_finetune.errors import DataError
 from nat_finetune.types import ExampleId, Message, as_messages
 
 
@@ -16,6 +18,19 @@ def example_key(example_id: ExampleId) -> str:
     ('1', '"1"')
     """
     return json.dumps(example_id, ensure_ascii=False)
+
+
+def require_unique(ids: Iterable[ExampleId]) -> None:
+    """Refuse two examples with the same id: their rollouts could not be told apart.
+
+    Raises:
+        DataError: names the ids that stand more than once.
+    """
+    counts = Counter(example_key(example_id) for example_id in ids)
+    twice = [key for key, count in counts.items() if count > 1]
+    if twice:
+        shown = ", ".join(twice[:10])
+        raise DataError(f"duplicate_example_id: {len(twice)} ids stand more than once: {shown}; give each example its own")
 
 
 def turn_key(turn_id: str | int) -> tuple[str, str | int]:

@@ -116,16 +116,14 @@ class PairBuilder:
         for candidates in turns.values():
             self.counts.turns += 1
             self.counts.candidates += len(candidates)
-            yield from self._turn(rollout, candidates, calls)
+            yield from self._turn(rollout, candidates)
 
     def _outside(self, event: CandidateScored, calls: Mapping[int, ModelCall]) -> bool:
         """Whether the candidate came from another model, or from outside the target functions (the opponent's, say)."""
         call = calls.get(event.call_seq) if event.call_seq is not None else None
         return call is not None and not is_target(call, self._target)
 
-    def _turn(
-        self, rollout: Rollout, candidates: list[Candidate], calls: Mapping[int, ModelCall]
-    ) -> Iterator[PreferencePair | Dropped]:
+    def _turn(self, rollout: Rollout, candidates: list[Candidate]) -> Iterator[PreferencePair | Dropped]:
         where = (rollout.example_id, rollout.rollout_id)
         if len(candidates) < 2:
             yield Dropped("turn", DropReason.SINGLE_CANDIDATE, "", *where, candidates[0].call_seq)
@@ -143,7 +141,7 @@ class PairBuilder:
         kept.sort(key=lambda pair: (pair[1].score - pair[0].score, rank[id(pair[0])], rank[id(pair[1])]))
         limit = self._rules.max_pairs_per_turn if self._rules.exhaustive else None
         for better, worse in kept[:limit]:
-            yield self._pair(rollout, better, worse, calls)
+            yield self._pair(rollout, better, worse, len(candidates))
         for _ in kept[len(kept) if limit is None else limit :]:
             yield Dropped("pair", DropReason.MAX_PAIRS_PER_TURN, "", *where)
 
@@ -161,7 +159,7 @@ class PairBuilder:
             return DropReason.ANSWER_IN_CONTEXT
         return None
 
-    def _pair(self, rollout: Rollout, better: Candidate, worse: Candidate, calls: Mapping[int, ModelCall]) -> PreferencePair:
+    def _pair(self, rollout: Rollout, better: Candidate, worse: Candidate, candidates: int) -> PreferencePair:
         difference = better.score - worse.score
         exact = better.prompt_ids is not None and better.prompt_ids == worse.prompt_ids
         return PreferencePair(
@@ -183,6 +181,7 @@ class PairBuilder:
                 turn_id=better.turn_id,
                 chosen_index=better.index,
                 rejected_index=worse.index,
+                candidates=candidates,
                 chosen_call=better.call_seq,
                 rejected_call=worse.call_seq,
             ),
