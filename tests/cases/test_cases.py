@@ -70,8 +70,7 @@ def run_builder(case):
     examples = case["input"]["examples"]
     if "error" in right:
         with pytest.raises(DataError) as raised:
-            require_unique([example["id"] for example in examples])
-            list(PairBuilder(rules, TARGET).build(rollout_of(example) for example in examples))
+            build(examples, rules)
         for name in right.get("names", ()):
             assert repr(name) in str(raised.value)
         return
@@ -96,6 +95,11 @@ def run_builder(case):
         "skipped_score_diff": counts.score_diff,
     }
     assert_dropped([item for item in made if isinstance(item, Dropped)], right)
+
+
+def build(examples, rules):
+    require_unique([example["id"] for example in examples])
+    return list(PairBuilder(rules, TARGET).build(rollout_of(example) for example in examples))
 
 
 def shown(pair, *, exhaustive):

@@ -1,0 +1,155 @@
+"""The ledger accounts for every call and token, whatever happened to it."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nat_finetune.data.groups import build_groups
+from nat_finetune.data.ledger import Ledger
+from nat_finetune.data.pairs import PairBuilder, PairRules
+from nat_finetune.data.trajectories import Credit
+from nat_finetune.interfaces import Target
+from nat_finetune.types import (
+    CandidateScored,
+    Cause,
+    Collection,
+    Dropped,
+    Failure,
+    FinishReason,
+    ModelCall,
+    Rollout,
+    SamplingParams,
+)
+
+TARGET = Target(("player",), "policy", ("outcome",))
+
+
+def call(seq, *, llm="policy", path=("player",), tokens=2, ids=True):
+    return ModelCall(
+        rollout_id="r",
+        seq=seq,
+        path=path,
+        start=0.0,
+        end=0.0,
+        llm=llm,
+        messages=(),
+        message={"content": f"{seq}"},
+        finish_reason=FinishReason.STOP,
+        sampling=SamplingParams(max_tokens=8),
+        prompt_ids=(7, 7, 7) if ids else None,
+        completion_ids=tuple(range(tokens)) if ids else None,
+        logprobs=(-0.5,) * tokens if ids else None,
+    )
+
+
+def candidate(seq, call_seq, score):
+    return CandidateScored(
+        rollout_id="r", seq=seq, path=(), start=0.0, end=0.0, step_name="s", turn_id="t", input="P", output=f"o{seq}",
+        score=score, call_seq=call_seq,
+    )  # fmt: skip
+
+
+def collect(rollouts, builder):
+    made = list(builder(rollouts))
+    dropped = tuple(item for item in made if isinstance(item, Dropped))
+    return Collection(tuple(item for item in made if not isinstance(item, Dropped)), "run", 0, "policy", dropped)
+
+
+def groups(rollouts):
+    return build_groups(rollouts, TARGET, Credit())
+
+
+def pairs(rollouts):
+    return PairBuilder(PairRules("s"), TARGET).build(rollouts)
+
+
+def ledger_of(rollouts, builder):
+    ledger = Ledger()
+    ledger.add(rollouts, collect(rollouts, builder), TARGET)
+    return {(row["bucket"], row["reason"]): (row["calls"], row["tokens"]) for row in ledger.to_dict()["rows"]}
+
+
+def test_groups_by_bucket():
+    rollouts = [
+        Rollout("a", 1, 0, 0, (call(0), call(1, llm="judge", tokens=5)), rewards={"outcome": 1.0}),
+        Rollout("b", 1, 0, 0, (call(0, tokens=3),), rewards={"outcome": 0.0}),
+        Rollout("c", 2, 0, 0, (call(0),), rewards={"outcome": 0.7}),
+        Rollout("d", 2, 0, 0, (call(0),), rewards={"outcome": 0.7}),
+        Rollout("e", 3, 0, 0, (call(0),), rewards={"outcome": None}),
+        Rollout("f", 4, 0, 0, (call(0),), rewards={"outcome": 1.0}),
+        Rollout("g", 5, 0, 0, (call(0), call(1, ids=False)), rewards={"outcome": 1.0}),
+    ]
+    assert ledger_of(rollouts, groups) == {
+        ("trained", None): (2, 5),
+        ("masked", "context"): (0, 24),
+        ("masked", "zero_advantage"): (2, 4),
+        ("dropped", "outside_target"): (1, 5),
+        ("dropped", "unknown_reward"): (1, 2),
+        ("dropped", "too_few_rollouts"): (1, 2),
+        ("dropped", "no_token_ids"): (2, 2),
+    }
+
+
+def test_pairs_by_bucket():
+    events = (call(0), call(1), call(2), call(3), candidate(4, 0, 1.0), candidate(5, 1, 0.0), candidate(6, 2, None))
+    rollouts = [Rollout("a", 1, 0, 0, events)]
+    assert ledger_of(rollouts, pairs) == {
+        ("trained", None): (2, 4),
+        ("masked", "context"): (0, 12),
+        ("dropped", "no_score"): (1, 2),
+        ("dropped", "not_a_candidate"): (1, 2),
+    }
+
+
+calls = st.lists(
+    st.tuples(
+        st.sampled_from(["policy", "judge"]), st.sampled_from([("player",), ("other",)]), st.integers(1, 4), st.booleans()
+    ),
+    max_size=3,
+)
+rewards = st.sampled_from([None, 0.0, 0.7, 1.0])
+failures = st.sampled_from([None, Cause.POLICY, Cause.INFRASTRUCTURE])
+
+
+@given(st.lists(st.tuples(calls, st.integers(0, 2), rewards, failures), max_size=8), st.sampled_from([groups, pairs]))
+def test_the_rows_sum_to_everything(shapes, builder):
+    rollouts = []
+    for index, (made, example, reward, cause) in enumerate(shapes):
+        events = [call(seq, llm=llm, path=path, tokens=n, ids=ids) for seq, (llm, path, n, ids) in enumerate(made)]
+        failure = None
+        if cause is not None:
+            failure = Failure(
+                rollout_id="r", seq=9, path=(), start=0.0, end=0.0, stage="model", cause=cause, error_type="E", message="m"
+            )
+        events += [candidate(20 + seq, seq, float(seq)) for seq in range(len(made)) if reward]
+        rollouts.append(Rollout(f"r{index}", example, 0, 0, tuple(events), rewards={"outcome": reward}, failure=failure))
+    rows = Ledger()
+    rows.add(rollouts, collect(rollouts, builder), TARGET)
+    rows.add_superseded(rollouts[:1])
+    again = Ledger.from_dict(rows.to_dict())
+    assert again.to_dict() == rows.to_dict()
+    everything = [c for r in [*rollouts, *rollouts[:1]] for c in r.model_calls]
+    assert sum(row["calls"] for row in again.to_dict()["rows"]) == len(everything)
+    tokens = sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in everything)
+    assert sum(row["tokens"] for row in again.to_dict()["rows"]) == tokens
+
+
+def test_a_retried_attempt_is_no_candidate_of_the_group():
+    failed = Failure(
+        rollout_id="r",
+        seq=9,
+        path=(),
+        start=0.0,
+        end=0.0,
+        stage="model",
+        cause=Cause.INFRASTRUCTURE,
+        error_type="E",
+        message="m",
+    )
+    rollouts = [
+        replace(Rollout("a~1", 1, 0, 0, (call(0),), rewards={"outcome": None}), failure=failed),
+        Rollout("a", 1, 0, 0, (call(0),), rewards={"outcome": 1.0}),
+        Rollout("b", 1, 0, 0, (call(0),), rewards={"outcome": 0.0}),
+    ]
+    assert ledger_of(rollouts, groups)["dropped", "infrastructure_failure"] == (1, 2)
