@@ -127,10 +127,10 @@ def _candidates(config: RunConfig) -> Iterator[Problem]:
     wanted = builder.candidate_step() if builder is not None else None
     if wanted is None:
         return
-    emitters = [config.workflow] if config.workflow is not None else []
-    steps: set[str] = set()
-    for emitter in (*emitters, *config.functions.values(), *config.ttc_strategies.values()):
-        steps |= emitter.candidate_steps()
+    workflow = [config.workflow] if config.workflow is not None else []
+    emitting = [emitter.candidate_steps() for emitter in (*workflow, *config.functions.values())]
+    emitting += [strategy.candidate_steps() for strategy in config.ttc_strategies.values()]
+    steps = frozenset[str]().union(*emitting)
     if wanted not in steps:
         name = config.finetuning.trajectory_builder
         emitted = f"they emit: {', '.join(sorted(steps))}" if steps else "none of them emits scored candidates"

@@ -1,7 +1,7 @@
 """YAML text to a tree of nodes, each of which knows where it stands: file, line and column.
 
 Read by YAML 1.2's rules for plain scalars: `1e-5` is a number, `yes` and `on` are texts (a field that wants a boolean still
-takes them), `010` is ten. Keys are texts and occur once. Merge keys (`<<`) and aliases work; aliases that contain themselves don't.
+takes them), `010` is ten. Keys are texts and occur once. Merge keys (`<<`) and aliases work, aliases inside themselves don't.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
     ("merge", r"^<<$", "<"),
 )
 for _name, _pattern, _first in _PLAIN:
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern), [*_first, ""] if _name == "null" else list(_first))  # type: ignore[no-untyped-call]
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern), [*_first, ""] if _name == "null" else list(_first))
 
 
 class _Reader:
@@ -181,6 +181,7 @@ class _Reader:
             return self._entries(node)
         if isinstance(node, yaml.SequenceNode):
             return [self.read(child, None) for child in node.value]
+        assert isinstance(node, yaml.ScalarNode), "YAML has three kinds of nodes"
         try:
             return _scalar(node)
         except ValueError as error:

@@ -48,7 +48,8 @@ def _locate(tree: Node, name: str, source: str, registry: Registry) -> tuple[Pat
     Names of entries may hold dots (`llms.gpt-4.1.temperature`): at each level the longest known key wins.
     """
     parts = name.replace("[", ".").replace("]", "").split(".")
-    node, shape, path = tree, ROOT, ()
+    node, shape = tree, ROOT
+    path: Path = ()
     while parts:
         key, length = _next_key(parts, node, shape, registry)
         path = (*path, key)
@@ -75,19 +76,11 @@ def _next_key(parts: list[str], node: Node, shape: Shape, registry: Registry) ->
 
 
 def _may_be_set(node: Node, shape: Shape, key: str | int, rest: list[str]) -> bool:
-    """An entry that is not there may be made only by saying its `_type`, a free key (`metadata.x`) always."""
-    below = shape.alternatives
-    if isinstance(key, int) or key in node.mapping or not shape.is_open or shape.accepts(object) or node.problem:
+    """Whether a key that the schema allows may be set: a component that is not there only by saying its `_type`."""
+    if key in node.mapping or not isinstance(key, str) or not shape.is_open or rest == ["_type"]:
         return True
-    free = any(str(kind).endswith("Any]") or str(kind).endswith("Any") for kind in below)
-    return free or rest == ["_type"] or not _holds_components(shape, key)
-
-
-def _holds_components(shape: Shape, key: str) -> bool:
-    from nat_finetune.registry import Registry as Empty
-
-    below = shape.child(key, Node({}, Mark("")), Empty())
-    return below is not None and below.is_component
+    below = shape.child(key, node, Registry())
+    return below is None or not below.is_component
 
 
 def _no_such_place(tree: Node, node: Node, path: Path, name: str, source: str, shape: Shape, registry: Registry) -> Problem:

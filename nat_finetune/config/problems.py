@@ -152,7 +152,7 @@ def _without_secrets(message: str, node: Node) -> str:
 
 
 def _path_in(tree: Node, location: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """pydantic's location without the parts that stand for alternatives of a union; the last part stays if it is a key."""
+    """The location of pydantic without the parts that stand for alternatives of a union; the last part stays if it is a key."""
     path: tuple[str | int, ...] = ()
     node = tree
     for index, part in enumerate(location):

@@ -108,7 +108,7 @@ class EvalConfig(Section):
     """`eval`."""
 
     general: EvalGeneralConfig = EvalGeneralConfig()
-    evaluators: dict[str, AnyEvaluator] = {}
+    evaluators: dict[str, AnyEvaluator] = Field(default_factory=dict)
 
 
 class RewardFunctionConfig(Section):
@@ -188,16 +188,16 @@ class RunConfig(Section):
 
     config_version: int | None = None
     """1; absent: NAT's own schema, which this one extends."""
-    llms: dict[str, AnyLLM] = {}
-    functions: dict[str, AnyFunction] = {}
+    llms: dict[str, AnyLLM] = Field(default_factory=dict)
+    functions: dict[str, AnyFunction] = Field(default_factory=dict)
     workflow: AnyFunction | None = None
-    ttc_strategies: dict[str, AnyTTCStrategy] = {}
+    ttc_strategies: dict[str, AnyTTCStrategy] = Field(default_factory=dict)
     eval: EvalConfig = EvalConfig()
-    trajectory_builders: dict[str, AnyTrajectoryBuilder] = {}
-    trainer_adapters: dict[str, AnyTrainerAdapter] = {}
-    trainers: dict[str, AnyTrainer] = {}
+    trajectory_builders: dict[str, AnyTrajectoryBuilder] = Field(default_factory=dict)
+    trainer_adapters: dict[str, AnyTrainerAdapter] = Field(default_factory=dict)
+    trainers: dict[str, AnyTrainer] = Field(default_factory=dict)
     finetuning: FinetuningConfig = FinetuningConfig()
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = Field(default_factory=dict)
     """Free notes of whoever owns the config: they go into the report."""
 
     @classmethod
