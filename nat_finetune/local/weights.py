@@ -80,8 +80,8 @@ class TrainedWeights:
         if tensors.keys() != self._masters.keys():
             differing = sorted(tensors.keys() ^ self._masters.keys())
             raise BackendError(
-                f"the checkpoint trains other weights than this config ({len(differing)} names differ, such as {differing[0]}): "
-                "resume with the model and lora settings that it was made with"
+                f"the checkpoint trains other weights than this config ({len(differing)} names differ, such as {differing[0]}"
+                "): resume with the model and lora settings that it was made with"
             )
         for name, tensor in tensors.items():
             if tensor.shape != self._masters[name].shape:
@@ -97,7 +97,7 @@ class TrainedWeights:
         digest = hashlib.sha256()
         for name, parameter in sorted(self.by_name.items()):
             digest.update(f"{name}:{tuple(parameter.shape)}:{parameter.dtype}".encode())
-            digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
 

@@ -1,0 +1,211 @@
+"""One update: optimiser steps over items, each made of micro-batches whose gradients add up to that of the whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from nat_finetune.algorithms.logprobs import TokenScores
+from nat_finetune.algorithms.policy_gradient import LossOutput, combine
+from nat_finetune.data.batches import MicroBatch, Plan, Rows
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.errors import BackendError
+from nat_finetune.local.optimiser import Optimiser
+from nat_finetune.local.scores import TrainerScorer
+from nat_finetune.local.weights import Reference, TrainedWeights
+
+Unit = tuple[int, ...]
+"""Rows that must share a micro-batch: one of a rollout, two of a pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How an update goes over its items."""
+
+    epochs: int = 1
+    batch_size: int | None = None
+    """Items of an optimiser step; None: all."""
+    max_tokens_per_microbatch: int = 2048
+    activation_checkpointing: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What an update works with; lives as long as the run."""
+
+    model: Any
+    weights: TrainedWeights
+    optimiser: Optimiser
+    scorer: TrainerScorer
+    reference: Reference | None
+    """None where the algorithm needs none."""
+
+
+class Objective(Protocol):
+    """What is to be made smaller."""
+
+    rows: Rows
+
+    @property
+    def items(self) -> Sequence[Sequence[Unit]]:
+        """The units of each item."""
+
+    def begin(self, learner: Learner, plans: Sequence[Plan], *, single_step: bool) -> Mapping[str, float]:
+        """Before the first step: score what must not move (reference, old policy) into columns. Returns metrics."""
+
+    def step(self, items: Sequence[int]) -> Callable[[MicroBatch, TokenScores, Sequence[int]], LossOutput]:
+        """The loss of an optimiser step on these items: each micro-batch gives its share.
+
+        The last argument says which units are in the micro-batch: places in those of all the step's items, one after another.
+        """
+
+    def check(self, metrics: Mapping[str, float]) -> None:
+        """Look at what the first step's passes measured, before any weight is changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimised:
+    """What an update measured."""
+
+    curve: tuple[dict[str, float], ...]
+    """For each optimiser step."""
+    metrics: dict[str, float]
+    """Measured once, at the beginning."""
+
+
+class Cancelled(BackendError):
+    """Raised between optimiser steps when the update was told to stop; the weights are somewhere in between."""
+
+
+def optimise(
+    learner: Learner,
+    objective: Objective,
+    settings: LoopSettings,
+    *,
+    progress: Callable[[float], None],
+    cancelled: Callable[[], bool],
+) -> Optimised:
+    """Make all optimiser steps of one update.
+
+    Args:
+        learner: model, optimiser and reference; changed in place.
+        objective: items and loss.
+        settings: order and size of the steps.
+        progress: told the share done, 0 to 1.
+        cancelled: asked before every optimiser step.
+
+    Raises:
+        BackendError: out of memory, a gradient that is not finite, or `Cancelled`.
+        AgreementError: the sampler's logprobs are not the trainer's (see `Objective.check`).
+    """
+    steps = list(_steps(len(objective.items), settings))
+    curve: list[dict[str, float]] = []
+    with _out_of_memory(settings), _checkpointing(learner.model, settings.activation_checkpointing):
+        everything = [unit for units in objective.items for unit in units]
+        plans = objective.rows.plans(everything, max_tokens=settings.max_tokens_per_microbatch)
+        metrics = dict(objective.begin(learner, plans, single_step=len(steps) == 1))
+        for index, items in enumerate(steps):
+            if cancelled():
+                raise Cancelled(f"the update was cancelled after {index} of {len(steps)} optimiser steps")
+
+            def partly(share: float, done: int = index) -> None:
+                progress((done + share) / len(steps))
+
+            measured = _accumulate(learner, objective, items, settings, partly)
+            if index == 0:
+                objective.check({**metrics, **measured})
+            curve.append({**measured, **learner.optimiser.step()})
+    return Optimised(tuple(curve), metrics)
+
+
+def _steps(count: int, settings: LoopSettings) -> Iterator[list[int]]:
+    """Items of each optimiser step: every epoch goes over all of them, in an order of its own."""
+    size = settings.batch_size or count
+    for epoch in range(settings.epochs):
+        order = list(range(count))
+        random.Random(derive_seed(settings.seed, "shuffle", epoch)).shuffle(order)
+        for start in range(0, count, size):
+            yield sorted(order[start : start + size])
+
+
+def _accumulate(
+    learner: Learner,
+    objective: Objective,
+    items: Sequence[int],
+    settings: LoopSettings,
+    progress: Callable[[float], None],
+) -> dict[str, float]:
+    """Gather the gradient of one optimiser step; returns its metrics."""
+    units = [unit for item in items for unit in objective.items[item]]
+    plans = objective.rows.plans(units, max_tokens=settings.max_tokens_per_microbatch)
+    loss = objective.step(items)
+    outputs: list[LossOutput] = []
+    for index, plan in enumerate(plans):
+        batch = objective.rows.micro_batch(plan, learner.scorer.device)
+        output = loss(batch, learner.scorer.scores(batch), plan.units)
+        output.loss.backward()  # type: ignore[no-untyped-call]
+        learner.weights.collect_gradients()
+        outputs.append(LossOutput(output.loss.detach(), output.sums, output.maxima))
+        progress((index + 1) / len(plans))
+    whole = combine(outputs)
+    named = {"loss": whole.loss, **whole.sums, **whole.maxima}
+    return {name: float(value) for name, value in named.items()}
+
+
+def mean_metrics(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over optimiser steps; of a metric whose name ends in `_max` the largest, of `tokens` and `pairs` the sum."""
+    if not curve:
+        return {}
+    columns = {name: [step[name] for step in curve] for name in curve[0]}
+    return {name: _summary(name)(values) for name, values in columns.items()}
+
+
+def _summary(name: str) -> Callable[[list[float]], float]:
+    if name.endswith(("_max", "_max_abs")):
+        return max
+    return sum if name in ("tokens", "pairs") else lambda values: sum(values) / len(values)
+
+
+@contextmanager
+def _checkpointing(model: Any, enabled: bool) -> Iterator[None]:
+    """Recompute each layer's activations in the backward pass. Only the layers themselves count as training: no dropout."""
+    if not enabled:
+        yield
+        return
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise BackendError(f"{type(model).__name__} can't checkpoint activations: set activation_checkpointing: false")
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in layers:
+        layer.training = True
+    try:
+        yield
+    finally:
+        model.gradient_checkpointing_disable()
+        model.eval()
+
+
+@contextmanager
+def _out_of_memory(settings: LoopSettings) -> Iterator[None]:
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise
+        raise BackendError(
+            f"out of memory in the update ({str(error).splitlines()[0] if str(error) else type(error).__name__}): lower "
+            f"max_tokens_per_microbatch (now {settings.max_tokens_per_microbatch}), set activation_checkpointing: true, lower "
+            "max_length, or train a LoRA adapter instead of all weights"
+        ) from error
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
