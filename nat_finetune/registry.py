@@ -31,6 +31,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, TypeVar
 
+from nat_finetune import __version__
 from nat_finetune.config.component import (
     ComponentConfig,
     EvalDatasetBaseConfig,
@@ -117,6 +118,11 @@ class BrokenPlugin:
     origin: str
     traceback: str
 
+    @property
+    def reason(self) -> str:
+        """Last line of the traceback: the error itself."""
+        return self.traceback.strip().rsplit("\n", 1)[-1]
+
 
 def _decorator(kind: Kind) -> Callable[..., Callable[[F], F]]:
     def register(config_type: type[ComponentConfig]) -> Callable[[F], F]:
@@ -157,7 +163,7 @@ class Registry:
         """What nat-finetune ships and every installed plugin."""
         registry = cls()
         for name in BUILT_IN_MODULES:
-            registry.add_module(importlib.import_module(name), origin="nat-finetune")
+            registry.add_module(importlib.import_module(name), origin=f"nat-finetune {__version__}")
         registry.add_plugins(entry_points(group=ENTRY_POINT_GROUP))
         return registry
 
@@ -167,7 +173,7 @@ class Registry:
             origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
             try:
                 module = importlib.import_module(point.module)
-            except Exception:  # noqa: BLE001 - third-party code at import; kept whole and shown when asked for
+            except (Exception, SystemExit):  # noqa: BLE001 - third-party code at import; kept whole, shown when asked for
                 self.broken.append(BrokenPlugin(point.name, point.value, origin, traceback.format_exc()))
                 continue
             self.add_module(module, origin=origin)
