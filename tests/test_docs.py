@@ -45,10 +45,15 @@ def test_make_targets_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_exist(page):
     import typer.main
+
     from nat_finetune.cli.main import app
 
     commands = set(typer.main.get_command(app).commands)
-    named = set(re.findall(r"(?:`|^)nat-finetune (\w+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+    text = page.read_text(encoding="utf-8")
+    in_fences = "\n".join(block for _, block in FENCE.findall(text))
+    named = set(re.findall(r"^(?:\S*/)?nat-finetune (\w+)", in_fences, re.MULTILINE)) | set(
+        re.findall(r"`nat-finetune (\w+)", text)
+    )
     assert named - commands == set()
 
 
