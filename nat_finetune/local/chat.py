@@ -46,9 +46,22 @@ class ChatFormat:
             self._prompts.popitem(last=False)
         return ids
 
+    def render_finished(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Ids of a conversation that ends with the assistant's turn, and with whatever the template writes after it.
+
+        Raises:
+            BackendError: the template refuses the messages.
+        """
+        return tuple(_render(self._tokenizer, [_template_message(m) for m in messages], None, add_generation_prompt=False))
+
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of a text as a completion: no token is added."""
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens included."""
+        text: str = self._tokenizer.decode(list(ids))
+        return text
 
     def parse(
         self, completion_ids: Sequence[int], finish_reason: FinishReason, *, stop: Sequence[str] = (), tools: bool = False
