@@ -192,6 +192,15 @@ def test_every_data_file_is_in_the_wheel():
     assert forgotten == []
 
 
+def test_the_configs_are_in_the_wheel_beside_their_data():
+    """Inputs are relative to the config: `share/nat-finetune` has the same folders as the checkout."""
+    shipped = PROJECT["tool"]["setuptools"]["data-files"]
+    there = {f"{target.removeprefix('share/nat-finetune/')}/{Path(p).name}" for target, ps in shipped.items() for p in ps}
+    used = {"configs/*.yml"} | {f"{path.parent.relative_to(ROOT)}/*.jsonl" for path in ROOT.glob("workflows/*/data/*.jsonl")}
+    assert used <= there
+    assert all(list(ROOT.glob(pattern)) for patterns in shipped.values() for pattern in patterns)
+
+
 def test_entry_points_have_names_of_their_own_and_lead_somewhere():
     known = {module.name for module in modules()} | set(package_folders())
     for group, points in PROJECT["project"]["entry-points"].items():  # two equal names would not be TOML
