@@ -30,6 +30,11 @@ class Module:
         """Its syntax tree."""
         return _parse(self.path)
 
+    @property
+    def is_script(self) -> bool:
+        """A file that is run by itself, not imported, such as the one that builds a shipped policy."""
+        return '__name__ == "__main__"' in self.path.read_text(encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Import:

@@ -107,7 +107,7 @@ def test_only_the_torch_rooms_import_torch():
     wrong = [
         f"{module.place}:{found.line}: imports {found.target} when it is imported; do it in the function that needs it"
         for module in modules()
-        if not module.name.startswith(TORCH_ROOMS) and not is_script(module)
+        if not module.name.startswith(TORCH_ROOMS) and not module.is_script
         for found in imports(module)
         if found.at_import_time and found.target.split(".")[0] in HEAVY
     ]
@@ -125,7 +125,7 @@ def run_python(program: str, *arguments: str) -> str:
 def test_importing_every_other_module_loads_no_torch():
     """What the source can't show: a torch room that is imported by a module that must be light."""
     names = [
-        m.name for m in modules() if not m.name.startswith(TORCH_ROOMS) and not m.name.endswith("__main__") and not is_script(m)
+        m.name for m in modules() if not m.name.startswith(TORCH_ROOMS) and (not m.is_script or m.name.endswith("cli.main"))
     ]
     program = (
         "import importlib, sys\n"
@@ -135,11 +135,6 @@ def test_importing_every_other_module_loads_no_torch():
         "    assert not heavy, f'{name} loads {sorted(heavy)}'\n"
     )
     run_python(program, *names)
-
-
-def is_script(module: Module) -> bool:
-    """A file that is run, not imported, such as the one that builds a shipped policy."""
-    return '__name__ == "__main__"' in module.path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
