@@ -7,10 +7,11 @@ Class names and the `name=` keyword follow NeMo Agent Toolkit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 ItemKind = Literal["group", "pair", "demonstration"]
 
@@ -60,15 +61,23 @@ class Section(BaseModel):
         extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="constants", allow_inf_nan=False
     )
 
-    @field_validator("*", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse what pydantic would read as 0 or 1: `num_epochs: true` is a mistake, not an epoch."""
-        if isinstance(value, bool) and info.field_name is not None:
-            accepted = _accepted_types(cls.model_fields[info.field_name].annotation)
-            if accepted & {int, float} and not accepted & {bool, object, Any}:
-                raise ValueError(f"expected a number, found {str(value).lower()}")
-        return value
+    def _no_bool_for_a_number(cls, data: Any) -> Any:
+        """Keep pydantic from reading a boolean as 0 or 1: `num_epochs: true` is a mistake, not an epoch.
+
+        Handed on as a text, it fails where a number is wanted. (A validator of each field would do, but pydantic has none of
+        those on the discriminator of a union.)
+        """
+        if not isinstance(data, Mapping):
+            return data
+        checked = dict(data)
+        for name, field in cls.model_fields.items():
+            for key in {name, field.alias} & checked.keys():
+                accepted = _accepted_types(field.annotation)
+                if isinstance(checked[key], bool) and accepted & {int, float} and not accepted & {bool, object, Any}:
+                    checked[key] = str(checked[key]).lower()
+        return checked
 
 
 class ComponentConfig(Section):

@@ -110,21 +110,17 @@ def parse(text: str, file: str) -> Node:
     Raises:
         ConfigError: the text is no YAML, has a key twice, or has more than one document.
     """
-    loader = _Loader(text)
     try:
-        root = loader.get_single_node()
+        root = _compose(text)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(_syntax_problem(error, file)) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
         line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise ConfigError(
-            Problem(f"not a text file: it contains the character {error.character!r}", file=file, line=line, column=column)
-        ) from None
+        message = f"not a text file: it contains the character 0x{ord(text[error.position]):02x}"
+        raise ConfigError(Problem(message, file=file, line=line, column=column)) from None
     except RecursionError:
         raise ConfigError(Problem("nested too deeply", file=file)) from None
-    finally:
-        loader.dispose()
     if root is None:
         return Node(None, Mark(file, 1, 1))
     reader = _Reader(file)
@@ -138,6 +134,14 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's loader with the plain scalars of YAML 1.2's core schema; used for composing only."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - declared so by PyYAML
+
+
+def _compose(text: str) -> yaml.Node | None:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_node()
+    finally:
+        loader.dispose()
 
 
 _TAG = "tag:yaml.org,2002:"
@@ -177,6 +181,9 @@ class _Reader:
             self._open.pop()
 
     def _value(self, node: yaml.Node) -> dict[str, Node] | list[Node] | Scalar:
+        if node.tag not in (_TAG + "map", _TAG + "seq") and not isinstance(node, yaml.ScalarNode):
+            self.problems.append(self._problem(node, _unsupported(node)))
+            return None
         if isinstance(node, yaml.MappingNode):
             return self._entries(node)
         if isinstance(node, yaml.SequenceNode):
@@ -243,7 +250,11 @@ def _scalar(node: yaml.ScalarNode) -> Scalar:
         case "float":
             return float(text.replace(".", "", 1) if re.match(r"[-+]?\.[a-zA-Z]", text) else text)
         case _:
-            raise ValueError(f"the tag {node.tag.replace(_TAG, '!!')} is not supported")
+            raise ValueError(_unsupported(node))
+
+
+def _unsupported(node: yaml.Node) -> str:
+    return f"the tag {node.tag.replace(_TAG, '!!')} is not supported"
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
