@@ -11,6 +11,9 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from nat_finetune_workflows.tic_tac_toe.game import Board
+from nat_finetune_workflows.tic_tac_toe.moves import Proposal
+from nat_finetune_workflows.tic_tac_toe.solver import move_values
 from pydantic import Field
 
 from nat_finetune import tracing
@@ -19,9 +22,6 @@ from nat_finetune.data.seeds import derive_seed
 from nat_finetune.interfaces import Builder
 from nat_finetune.registry import register_function, register_ttc_strategy
 from nat_finetune.tracing.context import current_recorder
-from nat_finetune_workflows.tic_tac_toe.game import Board
-from nat_finetune_workflows.tic_tac_toe.moves import Proposal
-from nat_finetune_workflows.tic_tac_toe.solver import move_values
 
 ILLEGAL_SCORE = -1.0
 """Below a lost move's 0: an answer that is no move is worse than any move."""

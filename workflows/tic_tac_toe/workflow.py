@@ -11,6 +11,12 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Literal
 
+from nat_finetune_workflows.tic_tac_toe.expected import best_score
+from nat_finetune_workflows.tic_tac_toe.game import SIDES, Board, Side, check, is_over, legal_moves, play, to_move
+from nat_finetune_workflows.tic_tac_toe.moves import Proposal
+from nat_finetune_workflows.tic_tac_toe.solver import move_values, result
+
+from nat_finetune import tracing
 from nat_finetune.config.component import FunctionBaseConfig, FunctionRef
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import DataError, PolicyFailure
@@ -18,11 +24,6 @@ from nat_finetune.interfaces import Builder
 from nat_finetune.registry import register_function
 from nat_finetune.tracing.context import current_recorder
 from nat_finetune.types import Example
-from nat_finetune_workflows.tic_tac_toe.game import SIDES, Board, Side, check, is_over, legal_moves, play, to_move
-from nat_finetune_workflows.tic_tac_toe.solver import result
-
-CANDIDATE_STEP = "move_candidate"
-"""Name under which search emits its scored candidates."""
 
 
 class TicTacToeConfig(FunctionBaseConfig, name="tic_tac_toe"):
@@ -32,6 +33,9 @@ class TicTacToeConfig(FunctionBaseConfig, name="tic_tac_toe"):
     """The function that chooses the policy's moves."""
     mode: Literal["game", "move"] = "game"
     """`game`: play to the end. `move`: one move in the given position."""
+    step_reward: Literal["none", "solver", "expected"] = "none"
+    """What each move is paid: its worth less that of the best move (0 best, -1 an illegal one), under best play (`solver`) or
+    against this random opponent (`expected`)."""
 
 
 def parse_input(example: Example) -> tuple[Board, Side]:
@@ -42,11 +46,13 @@ def parse_input(example: Example) -> tuple[Board, Side]:
     """
     text = str(example.input)
     board, _, side = text.partition("|")
+    expectation = "expected a position in which the game goes on and a side, such as 'X...O....|X'"
     try:
-        if side not in SIDES or is_over(check(board)):
-            raise ValueError(f"expected a position in which the game goes on and a side, such as 'X...O....|X', found {text!r}")
+        over = is_over(check(board))
     except ValueError as error:
-        raise DataError(f"example {example.id!r}: {error}") from None
+        raise DataError(f"example {example.id!r}: {expectation}: {error}") from None
+    if over or side not in SIDES:
+        raise DataError(f"example {example.id!r}: {expectation}, found {text!r}")
     return board, side
 
 
@@ -55,15 +61,21 @@ async def tic_tac_toe(config: TicTacToeConfig, builder: Builder) -> AsyncIterato
     """Make the workflow."""
     player = await builder.get_function(config.player)
 
+    def pay(proposal: Proposal) -> None:
+        if config.step_reward != "none":
+            tracing.reward("move", regret(proposal.board, proposal.square, config.step_reward), call=proposal.call_seq)
+
     async def run(example: Example) -> dict[str, Any]:
         board, side = parse_input(example)
         opponent = random.Random(derive_seed(_rollout_seed(), "opponent"))
         boards = [board]
         while not is_over(board):
             if to_move(board) == side:
-                square = await player(board)
-                if square not in legal_moves(board):
-                    raise PolicyFailure(f"square {square + 1} is not free on {board}")
+                proposal = await player(board)
+                pay(proposal)
+                if proposal.square is None:
+                    raise PolicyFailure(f"the answer {proposal.text!r} is {proposal.problem} on {board}")
+                square = proposal.square
             elif config.mode == "move":
                 raise DataError(f"example {example.id!r}: it is not {side}'s move, and mode is move")
             else:
@@ -75,6 +87,17 @@ async def tic_tac_toe(config: TicTacToeConfig, builder: Builder) -> AsyncIterato
         return {"boards": boards, "side": side, "result": result(board, side) if is_over(board) else None}
 
     yield run
+
+
+def regret(board: Board, square: int | None, values: Literal["solver", "expected"]) -> float:
+    """Worth of the move less that of the best one, at most 0; -1 for an answer that is no legal move."""
+    if square is None:
+        return -1.0
+    if values == "solver":
+        worth = move_values(board)
+    else:
+        worth = {move: best_score(play(board, move), to_move(board)) for move in legal_moves(board)}
+    return worth[square] - max(worth.values())
 
 
 def _rollout_seed() -> int:

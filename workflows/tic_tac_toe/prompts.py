@@ -1,0 +1,82 @@
+"""How a position is shown to a model, and what its answer means.
+
+The board shows each free square by its number, 1 to 9, so that any number to be read off it is a legal answer; the answer
+is one number. `tiny` is for the shipped policy (one token a square), `chat` for language models, with three examples to go by.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from nat_finetune_workflows.tic_tac_toe.game import FREE, Board, legal_moves, to_move
+
+Style = Literal["tiny", "chat"]
+Problem = Literal["unparsable", "out of range", "occupied"]
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_RULES = (
+    "You play tic-tac-toe. The board shows X, O and the numbers of the free squares. Three in a row wins. "
+    "Answer with the number of one free square and nothing else."
+)
+EXAMPLES: tuple[tuple[Board, int], ...] = (("XX.OO....", 2), ("XOX..O...", 7), ("X...O..X.", 6))
+"""Positions with a best move each, shown to language models before the one that is asked: a win to take, and two to come by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A model's answer: the square it takes, or why it is no legal move."""
+
+    square: int | None
+    problem: Problem | None = None
+
+
+def cells(board: Board) -> tuple[str, ...]:
+    """The nine squares as a player sees them: `X`, `O`, or the number of a free one."""
+    return tuple(str(square + 1) if mark == FREE else mark for square, mark in enumerate(board))
+
+
+def tiny_prompt(board: Board) -> str:
+    """The position in ten words for the shipped policy: the side to move, then the squares row by row."""
+    return " ".join((to_move(board), *cells(board)))
+
+
+def chat_prompt(board: Board) -> str:
+    """The position in three rows for a language model, with the side to move and the squares it may take."""
+    shown = cells(board)
+    rows = "\n".join(" ".join(shown[start : start + 3]) for start in (0, 3, 6))
+    return f"{rows}\n{to_move(board)} to move. Number:"
+
+
+def messages(board: Board, style: Style) -> list[dict[str, str]]:
+    """The conversation that asks for the next move on `board`; it ends with the user's turn.
+
+    Raises:
+        ValueError: the game on `board` has ended.
+    """
+    if not legal_moves(board):
+        raise ValueError(f"there is no move to ask for: the game on {board!r} has ended")
+    if style == "tiny":
+        return [{"role": "user", "content": tiny_prompt(board)}]
+    shown = [{"role": "system", "content": _RULES}]
+    for example, square in EXAMPLES:
+        shown.append({"role": "user", "content": chat_prompt(example)})
+        shown.append({"role": "assistant", "content": answer_text(square)})
+    return [*shown, {"role": "user", "content": chat_prompt(board)}]
+
+
+def answer_text(square: int) -> str:
+    """How the square is written as an answer."""
+    return str(square + 1)
+
+
+def parse_answer(text: str, board: Board) -> Answer:
+    """The move that an answer names: exactly one number of a free square, with nothing but white space around it."""
+    number = text.strip()
+    if not _NUMBER.fullmatch(number):
+        return Answer(None, "unparsable")
+    square = int(number) - 1
+    if not 0 <= square < 9:
+        return Answer(None, "out of range")
+    return Answer(square) if square in legal_moves(board) else Answer(None, "occupied")
