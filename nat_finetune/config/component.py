@@ -97,9 +97,13 @@ class LLMBaseConfig(ComponentConfig):
     """Config of an entry of `llms`."""
 
     returns_token_ids: ClassVar[bool] = False
-    """Whether every call records prompt ids, sampled ids and their logprobs: what token-level training needs."""
+    """Whether every call records prompt ids, sampled ids and their logprobs, however it is configured."""
     trainable_locally: ClassVar[bool] = False
     """Whether `local_trainer_adapter` can update this model's weights."""
+
+    def records_token_ids(self) -> bool:
+        """Whether calls record token ids and logprobs under this config: what token-level training needs."""
+        return self.returns_token_ids
 
     def truncating_sampling(self) -> tuple[str, ...]:
         """Names of the sampling settings in force (top_p, ...) under which recorded logprobs are not the model's."""
@@ -107,7 +111,7 @@ class LLMBaseConfig(ComponentConfig):
 
     def samples_by_seed(self) -> bool:
         """Whether each call should be given a seed of its own, derived from its rollout's."""
-        return self.returns_token_ids
+        return self.records_token_ids()
 
 
 class FunctionBaseConfig(ComponentConfig):

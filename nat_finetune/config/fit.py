@@ -108,7 +108,7 @@ def _tokens(config: RunConfig) -> Iterator[Problem]:
     if builder is None or llm is None or not builder.token_level:
         return
     trained = f"`_type: {builder.component_name}` trains on sampled tokens"
-    if not llm.returns_token_ids:
+    if not llm.records_token_ids():
         yield Problem(
             f"{trained}, but llms.{name} (`_type: {llm.component_name}`) returns text without token ids and logprobs",
             key=f"llms.{name}",
@@ -118,7 +118,7 @@ def _tokens(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             f"{trained} at their logprobs under the whole distribution, which {setting} changes",
             key=f"llms.{name}.{setting}",
-            hint="leave it out; temperature is fine",
+            hint="set it to 1" if setting == "temperature" else "leave it out; temperature is fine",
         )
 
 
