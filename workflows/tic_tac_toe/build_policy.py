@@ -1,7 +1,7 @@
 """Builds the policy that ships with the workflow: `python -m nat_finetune_workflows.tic_tac_toe.build_policy FOLDER`.
 
 A small Llama with a vocabulary of its own learns to answer with any legal move, each as likely as another, from positions of
-random play. It knows the format and nothing of the game: what training adds to it is measured from there. Seeded; on one machine
+random play. It knows the format and nothing of the game: what training adds is measured from there. Seeded; on one machine
 the same call gives the same bits.
 """
 

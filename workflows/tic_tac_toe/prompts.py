@@ -21,7 +21,7 @@ _RULES = (
     "Answer with the number of one free square and nothing else."
 )
 EXAMPLES: tuple[tuple[Board, int], ...] = (("XX.OO....", 2), ("XOX..O...", 7), ("X...O..X.", 6))
-"""Positions with a best move each, shown to language models before the one that is asked: a win to take, and two to come by."""
+"""Positions with a best move each, shown to language models before the one that is asked: a win, a block, and a square that decides later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,12 @@ def tiny_prompt(board: Board) -> str:
 
 
 def chat_prompt(board: Board) -> str:
-    """The position in three rows for a language model, with the side to move and the squares it may take."""
-    shown = cells(board)
-    rows = "\n".join(" ".join(shown[start : start + 3]) for start in (0, 3, 6))
-    return f"{rows}\n{to_move(board)} to move. Number:"
+    """The position in one line for a language model: the side to move, the squares row by row, and those it may take.
+
+    The free squares are named once more because small models copy a number from a list more readily than out of a grid.
+    """
+    free = " ".join(answer_text(square) for square in legal_moves(board))
+    return f"{to_move(board)} to move | {' '.join(cells(board))} | free: {free}"
 
 
 def messages(board: Board, style: Style) -> list[dict[str, str]]:
