@@ -10,33 +10,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nat_finetune.errors import ConfigError, OutputError, Problem
+from nat_finetune.errors import BackendError, OutputError
+from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.scores import bare_model
 
 _BASE_LAYER = ".base_layer"
 
 
-def export_merged(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write model and tokenizer as safetensors; an adapter is added into the weights. The model itself is not changed.
+def export_merged(policy: LocalPolicy, folder: Path) -> None:
+    """Write model and tokenizer as safetensors; an adapter is added into the weights. The policy itself is not changed.
 
     Raises:
         OutputError: the folder is not empty, or can't be written.
     """
-    _write(folder, lambda: _save(bare_model(model), folder, state_dict=merged_weights(model)), tokenizer)
+    base, weights = bare_model(policy.model), merged_weights(policy.model)
+    _write(policy, folder, lambda: base.save_pretrained(str(folder), state_dict=weights, safe_serialization=True))
 
 
-def export_adapter(model: Any, tokenizer: Any, folder: Path) -> None:
+def export_adapter(policy: LocalPolicy, folder: Path) -> None:
     """Write the LoRA adapter in peft's format.
 
     Raises:
-        ConfigError: all weights were trained, so there is no adapter.
+        BackendError: all weights were trained, so there is no adapter.
         OutputError: the folder is not empty, or can't be written.
     """
     from peft import PeftModel
 
+    model = policy.model
     if not isinstance(model, PeftModel):
-        raise ConfigError(Problem("all weights were trained: there is no adapter to export", hint="export the merged model"))
-    _write(folder, lambda: model.save_pretrained(str(folder), safe_serialization=True), tokenizer)
+        raise BackendError("all weights were trained, so there is no adapter: export the merged model")
+    _write(policy, folder, lambda: model.save_pretrained(str(folder), safe_serialization=True))
 
 
 @torch.no_grad()
@@ -65,18 +68,14 @@ def _merged(layer: Any, weight: Tensor) -> Tensor:
     return torch.stack([weight.float(), *deltas]).sum(0).to(weight.dtype)
 
 
-def _save(base: Any, folder: Path, *, state_dict: dict[str, Tensor]) -> None:
-    base.save_pretrained(str(folder), state_dict=state_dict, safe_serialization=True)
-
-
-def _write(folder: Path, save: Callable[[], None], tokenizer: Any) -> None:
+def _write(policy: LocalPolicy, folder: Path, save: Callable[[], None]) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise OutputError(f"{folder} is not empty: give a folder that does not exist yet")
     existed = folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save()
-        tokenizer.save_pretrained(str(folder))
+        policy.tokenizer.save_pretrained(str(folder))
     except OSError as error:
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,257 @@
+"""Updates as jobs: encoded, started once, watched, cancelled between optimiser steps, checked after their end."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nat_finetune.adapters.local_encoding import (
+    Encoded,
+    encode,
+    loop_settings,
+    lora_settings,
+    needs_reference,
+    optimiser_settings,
+)
+from nat_finetune.data.batches import Rows
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, NoTrainableSignal, Problem
+from nat_finetune.interfaces import Target
+from nat_finetune.local.agreement import BOUNDS, Canary, compare
+from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
+from nat_finetune.local.learner import make_learner, train_policy
+from nat_finetune.local.optimise import Cancelled
+from nat_finetune.local.policy import LocalPolicy
+from nat_finetune.types import (
+    Collection,
+    JobSpec,
+    JobState,
+    PolicyRef,
+    TrainingJobRef,
+    TrainingJobStatus,
+    UpdateResult,
+)
+
+if TYPE_CHECKING:
+    from nat_finetune.adapters.local import LocalTrainerAdapterConfig
+
+
+@dataclass(slots=True)
+class Job:
+    """One update."""
+
+    spec: JobSpec
+    encoded: Encoded
+    seed: int
+    task: asyncio.Task[UpdateResult] | None = None
+    progress: float = 0.0
+    stop: threading.Event = field(default_factory=threading.Event)
+    log: list[str] = field(default_factory=list)
+
+
+class LocalTrainerAdapter:
+    """Implements `interfaces.TrainerAdapter` in this process."""
+
+    def __init__(self, config: LocalTrainerAdapterConfig, policy: LocalPolicy, *, target: Target, name: str, seed: int) -> None:
+        self._config = config
+        self._policy = policy
+        self._target = target
+        self._name = name
+        self._seed = seed
+        self._jobs: dict[str, Job] = {}
+        self._unfit: str | None = None
+        self._bound = config.agreement.bound if config.agreement.bound is not None else BOUNDS[policy.dtype]
+        self._learner = make_learner(
+            policy,
+            optimiser_settings(config),
+            lora=lora_settings(config.lora),
+            needs_reference=needs_reference(config),
+            seed=seed,
+        )
+
+    @property
+    def trained_parameters(self) -> int:
+        """Number of weights that train."""
+        return self._learner.weights.count
+
+    async def health(self) -> None:
+        """Raise BackendError if an update was broken off and left the weights somewhere in between."""
+        if self._unfit is not None:
+            raise BackendError(
+                f"the weights are those of an unfinished update ({self._unfit}): resume from the last checkpoint"
+            )
+
+    async def prepare(self, collection: Collection, reference: PolicyRef | None) -> JobSpec:
+        """Encode the items.
+
+        Raises:
+            NoTrainableSignal: nothing in them can be trained on.
+            ConfigError, DataError: an item can't be encoded; says which and why.
+        """
+        if reference is not None and reference.version != 0:
+            raise ConfigError(
+                Problem(f"the local backend keeps the untrained policy as reference, not version {reference.version}")
+            )
+        encoded = await asyncio.to_thread(encode, collection, self._config, self._policy, self._target, bound=self._bound)
+        if not encoded.trained:
+            raise NoTrainableSignal(
+                f"step {collection.step}: of {len(collection.items)} items nothing can be trained on: {len(encoded.dropped)} "
+                f"were dropped as too long, and {encoded.masked} trainable tokens have advantage 0"
+            )
+        spec = JobSpec(
+            run_id=collection.run_id,
+            step=collection.step,
+            key=self._key(collection, encoded.objective.rows),
+            adapter=self._name,
+            items=len(encoded.objective.items),
+            payload={"tokens_trained": encoded.trained, "tokens_masked": encoded.masked, "rows": len(encoded.objective.rows)},
+            dropped=encoded.dropped,
+        )
+        if spec.key not in self._jobs:
+            self._jobs = {key: job for key, job in self._jobs.items() if job.task is not None and not job.task.done()}
+            self._jobs[spec.key] = Job(spec, encoded, derive_seed(self._seed, "update", collection.step))
+        return spec
+
+    async def submit(self, spec: JobSpec) -> TrainingJobRef:
+        """Start the update; submitting the same key twice starts it once.
+
+        Raises:
+            BackendError: the spec was prepared by another process.
+        """
+        job = self._jobs.get(spec.key)
+        if job is None:
+            raise BackendError(f"step {spec.step}: this update was not prepared here; prepare the collection again")
+        if job.task is None:
+            await self.health()
+            job.task = asyncio.create_task(self._run(job))
+            job.task.add_done_callback(_seen)
+        return TrainingJobRef(job_id=f"{spec.run_id}/{spec.step}", key=spec.key, adapter=self._name)
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Where it stands, with the share of its micro-batches that are done."""
+        job = self._job(ref)
+        if job.task is None:
+            return TrainingJobStatus(JobState.PENDING, 0.0)
+        if not job.task.done():
+            return TrainingJobStatus(JobState.RUNNING, job.progress)
+        error = job.task.exception()
+        if error is None:
+            return TrainingJobStatus(JobState.COMPLETED, 1.0)
+        state = JobState.CANCELLED if isinstance(error, Cancelled) else JobState.FAILED
+        return TrainingJobStatus(state, job.progress, str(error))
+
+    async def wait(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Wait until it ends; when the waiting is cancelled, the update goes on."""
+        job = self._job(ref)
+        if job.task is not None:
+            await asyncio.wait([job.task])
+        return await self.status(ref)
+
+    async def cancel(self, ref: TrainingJobRef) -> None:
+        """Stop it before its next optimiser step, and wait for that."""
+        self._job(ref).stop.set()
+        await self.wait(ref)
+
+    async def logs(self, ref: TrainingJobRef) -> list[str]:
+        """A line for each optimiser step, and one for the check after them."""
+        return list(self._job(ref).log)
+
+    async def result(self, ref: TrainingJobRef) -> UpdateResult:
+        """What it did; the error that it ended with is raised as it was."""
+        job = self._job(ref)
+        if job.task is None:
+            raise BackendError(f"the update of step {job.spec.step} was not submitted")
+        return await asyncio.shield(job.task)
+
+    def save_state(self, folder: Path) -> None:
+        """Write trained weights, AdamW's state and the counters; the folder is whole or not there."""
+        if self._unfit is not None:
+            raise BackendError(f"the weights are those of an unfinished update ({self._unfit}): not saved")
+        save_checkpoint(folder, self._learner.weights, self._learner.optimiser, version=self._policy.version)
+
+    def load_state(self, folder: Path) -> None:
+        """Continue from such a folder."""
+        with self._policy.exclusive():
+            self._unfit = f"{folder} could not be loaded"
+            counters = load_checkpoint(folder, self._learner.weights, self._learner.optimiser)
+            self._policy.restored(counters.version, counters.digest)
+            self._unfit = None
+
+    async def close(self) -> None:
+        """Stop what still runs."""
+        for job in self._jobs.values():
+            job.stop.set()
+        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        if running:
+            await asyncio.wait(running)
+
+    async def _run(self, job: Job) -> UpdateResult:
+        made, steps = self._learner.optimiser, self._learner.optimiser.steps
+        try:
+            return await self._update(job)
+        except NatFinetuneError as error:
+            job.log.append(str(error))
+            if made.steps != steps:
+                self._unfit = str(error)
+            raise
+
+    async def _update(self, job: Job) -> UpdateResult:
+        canary = Canary.of(job.encoded.objective.rows, count=self._config.agreement.rows)
+        engine = self._policy.engine
+        before = await engine.score(canary.rows, temperature=canary.temperature)
+
+        def progress(share: float) -> None:
+            job.progress = share
+
+        done = await asyncio.to_thread(
+            train_policy,
+            self._policy,
+            self._learner,
+            job.encoded.objective,
+            loop_settings(self._config, seed=job.seed),
+            canary,
+            progress=progress,
+            cancelled=job.stop.is_set,
+        )
+        job.log += [_line(index, step) for index, step in enumerate(done.curve)]
+        after = await engine.score(canary.rows, temperature=canary.temperature)
+        found = compare(after, done.canary_scores, before, bound=self._bound, must_move=done.changed)
+        checks = {"agreement_max_abs": found.max_abs, "agreement_mean_abs": found.mean_abs, "canary_moved": found.moved}
+        job.log.append(", ".join(f"{name} {value:.3g}" for name, value in checks.items()))
+        return UpdateResult(
+            policy=done.policy,
+            tokens_trained=job.encoded.trained,
+            tokens_masked=job.encoded.masked,
+            optimiser_steps=len(done.curve),
+            metrics={**done.metrics, **checks},
+            seconds=done.seconds,
+            curve=done.curve,
+        )
+
+    def _key(self, collection: Collection, rows: Rows) -> str:
+        digest = hashlib.sha256(f"{collection.run_id}\0{collection.step}\0{self._config.model_dump_json()}".encode())
+        for values in (rows.token_ids_N, rows.loss_mask_N, rows.starts, *(rows.columns[name] for name in sorted(rows.columns))):
+            digest.update(values.tobytes())
+        return digest.hexdigest()
+
+    def _job(self, ref: TrainingJobRef) -> Job:
+        if ref.key not in self._jobs:
+            raise BackendError(
+                f"no update {ref.job_id} in this process: it ended with the process that ran it; prepare it again"
+            )
+        return self._jobs[ref.key]
+
+
+def _line(index: int, step: dict[str, float]) -> str:
+    shown = ("loss", "grad_norm", "learning_rate", "clip_fraction", "entropy", "margin", "accuracy")
+    return f"optimiser step {index}: " + ", ".join(f"{name} {step[name]:.4g}" for name in shown if name in step)
+
+
+def _seen(task: asyncio.Task[UpdateResult]) -> None:
+    """Take note of a task's error, which `result` raises: nobody may ask for it after Ctrl-C."""
+    if not task.cancelled():
+        task.exception()
