@@ -7,6 +7,7 @@ import random
 import pytest
 from nat_finetune_workflows.tic_tac_toe import expected, game, solver
 
+
 def skewed(board: str) -> dict[int, float]:
     """A policy with illegal mass: 0.9 in all, more on later squares."""
     moves = game.legal_moves(board)

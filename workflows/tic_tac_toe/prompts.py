@@ -20,8 +20,8 @@ _RULES = (
     "You play tic-tac-toe. The board shows X, O and the numbers of the free squares. Three in a row wins. "
     "Answer with the number of one free square and nothing else."
 )
-EXAMPLES: tuple[tuple[Board, int], ...] = (("XX.OO....", 2), ("XOX..O...", 7), ("X...O..X.", 6))
-"""Positions with a best move each, shown to language models before the one that is asked: a win, a block, and a square that decides later."""
+EXAMPLES: tuple[tuple[Board, int], ...] = (("XX.OO....", 2), ("X.O.X....", 8), ("X..O..X..", 4))
+"""Training positions with their only best move, shown to language models first: a win, a block, and a threat prevented."""
 
 
 @dataclass(frozen=True, slots=True)
