@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nat_finetune.config.nodes import Mark, Node, map_scalars
+from nat_finetune.config.nodes import Mark, Node, map_scalars, place
 from nat_finetune.errors import Problem
 
 TEXT_FILES = (".txt", ".md", ".j2", ".jinja2", ".jinja", ".prompt", ".tpl", ".template")
@@ -116,4 +116,4 @@ def _read_file(node: Node) -> Node:
 
 
 def _problem(mark: Mark, message: str, hint: str | None = None) -> Problem:
-    return Problem(message, file=mark.file, line=mark.line, column=mark.column, hint=hint)
+    return place(Problem(message, hint=hint), mark)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nat_finetune.config.expand import expand
-from nat_finetune.config.nodes import Mark, Node, parse
+from nat_finetune.config.nodes import Node, parse, place
 from nat_finetune.errors import ConfigError, Problem
 
 
@@ -23,7 +23,7 @@ class Source:
     files: tuple[Path, ...]
 
 
-def read(path: Path, environment: Mapping[str, str], *, below: tuple[Path, ...] = (), named_at: Mark | None = None) -> Source:
+def read(path: Path, environment: Mapping[str, str], *, below: tuple[Path, ...] = (), named: Node | None = None) -> Source:
     """Read a file and its bases.
 
     Raises:
@@ -31,22 +31,22 @@ def read(path: Path, environment: Mapping[str, str], *, below: tuple[Path, ...] 
     """
     if path.resolve() in [other.resolve() for other in below]:
         chain = " → ".join(str(other) for other in (*below, path))
-        raise ConfigError(_at(named_at, path, f"base files in a circle: {chain}"))
-    tree = parse(_text(path, named_at), str(path))
+        raise ConfigError(_at(named, path, f"base files in a circle: {chain}"))
+    tree = parse(_text(path, named), str(path))
     if tree.value is None:
         raise ConfigError(Problem("the file is empty", file=str(path), line=1, column=1, hint="see configs/ for whole ones"))
     if not isinstance(tree.value, dict):
         found = tree.shown()
         raise ConfigError(Problem(f"expected a mapping of sections, found {found}", file=str(path), line=1, column=1))
-    named = tree.value.get("base")
-    if named is None:
+    base_node = tree.value.get("base")
+    if base_node is None:
         return Source(replace(tree, value={k: v for k, v in tree.value.items() if k != "base"}), (path,))
-    named = expand(named, environment)
-    if named.problem is not None:
-        raise ConfigError(replace(named.problem, key="base"))
-    if not isinstance(named.value, str):
-        raise ConfigError(_at(named.mark, path, f"base takes the path of one file, found {named.shown()}"))
-    base = read(path.parent / Path(named.value).expanduser(), environment, below=(*below, path), named_at=named.mark)
+    base_node = expand(base_node, environment)
+    if base_node.problem is not None:
+        raise ConfigError(replace(base_node.problem, key="base"))
+    if not isinstance(base_node.value, str):
+        raise ConfigError(_at(base_node, path, f"base takes the path of one file, found {base_node.shown()}"))
+    base = read(path.parent / Path(base_node.value).expanduser(), environment, below=(*below, path), named=base_node)
     own = replace(tree, value={key: child for key, child in tree.value.items() if key != "base"})
     return Source(merge(base.tree, own), (path, *base.files))
 
@@ -61,27 +61,23 @@ def merge(base: Node, own: Node) -> Node:
     return replace(own, value=merged)
 
 
-def _text(path: Path, named_at: Mark | None) -> str:
+def _text(path: Path, named: Node | None) -> str:
+    shown = str(path) if named is None or named.written is None else named.shown()
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ConfigError(_at(named_at, path, f"there is no file {path}")) from None
+        raise ConfigError(_at(named, path, f"there is no file {shown}")) from None
     except IsADirectoryError:
-        raise ConfigError(_at(named_at, path, f"{path} is a folder, expected a YAML file")) from None
+        raise ConfigError(_at(named, path, f"{shown} is a folder, expected a YAML file")) from None
     except OSError as error:
-        raise ConfigError(_at(named_at, path, f"{path} can't be read: {error.strerror}")) from None
+        raise ConfigError(_at(named, path, f"{shown} can't be read: {error.strerror}")) from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
-        byte = data[error.start]
-        raise ConfigError(
-            Problem(f"not a UTF-8 text file: byte 0x{byte:02x}", file=str(path), line=line, column=column)
-        ) from None
+        line, column = data.count(b"\n", 0, error.start) + 1, error.start - data.rfind(b"\n", 0, error.start)
+        message = f"not a UTF-8 text file: byte 0x{data[error.start]:02x}"
+        raise ConfigError(Problem(message, file=str(path), line=line, column=column)) from None
 
 
-def _at(mark: Mark | None, path: Path, message: str) -> Problem:
-    if mark is None:
-        return Problem(message, file=str(path))
-    return Problem(message, key="base", file=mark.file, line=mark.line, column=mark.column)
+def _at(named: Node | None, path: Path, message: str) -> Problem:
+    return Problem(message, file=str(path)) if named is None else place(Problem(message, key="base"), named.mark)

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from nat_finetune.config import fit, inherit, overrides, paths, references, resolved
 from nat_finetune.config.expand import expand
-from nat_finetune.config.nodes import Mark, Node, dotted, walk
-from nat_finetune.config.problems import find, from_pydantic, place
+from nat_finetune.config.nodes import Node, dotted, place, walk
+from nat_finetune.config.problems import find, from_pydantic
 from nat_finetune.config.schema import CONFIG_VERSION, RunConfig
 from nat_finetune.config.shape import spots
 from nat_finetune.errors import ConfigError, Problem
@@ -68,9 +68,7 @@ def load_config(
     tree, problems = _overridden(expand(source.tree, environment), overrides, environment, registry)
     tree = paths.resolve(tree, list(spots(tree, registry)))
     problems += [
-        Problem(node.problem.message, dotted(where), *_position(node.mark), hint=node.problem.hint)
-        for where, node in walk(tree)
-        if node.problem is not None
+        place(replace(node.problem, key=dotted(where)), node.mark) for where, node in walk(tree) if node.problem is not None
     ]
     version, notes = _version(tree)
     problems += version
@@ -112,10 +110,6 @@ def _placed(problem: Problem, tree: Node) -> Problem:
     """A misfit with the place of its key, or of the nearest block above it that is in the file."""
     node = find(tree, tuple(problem.key.split(".")))
     return place(problem, node.key_mark or node.mark)
-
-
-def _position(mark: Mark) -> tuple[str, int | None, int | None]:
-    return mark.file, mark.line, mark.column
 
 
 def _in_order(problems: list[Problem], path: str) -> list[Problem]:

@@ -104,6 +104,11 @@ def dotted(path: tuple[str | int, ...]) -> str:
     return text
 
 
+def place(problem: Problem, mark: Mark) -> Problem:
+    """The problem with a place."""
+    return Problem(problem.message, problem.key, mark.file, mark.line, mark.column, problem.hint)
+
+
 def parse(text: str, file: str) -> Node:
     """The tree of one YAML document.
 
@@ -153,8 +158,15 @@ _PLAIN: tuple[tuple[str, str, str], ...] = (
     ("float", r"^(?:[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$", "-+."),
     ("merge", r"^<<$", "<"),
 )
-for _name, _pattern, _first in _PLAIN:
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern), [*_first, ""] if _name == "null" else list(_first))
+
+
+def add_plain_scalars(kind: type[yaml.resolver.BaseResolver]) -> None:
+    """Have a loader or dumper of PyYAML know the plain scalars of this module."""
+    for name, pattern, first in _PLAIN:
+        kind.add_implicit_resolver(_TAG + name, re.compile(pattern), [*first, ""] if name == "null" else list(first))
+
+
+add_plain_scalars(_Loader)
 
 
 class _Reader:
@@ -230,8 +242,7 @@ class _Reader:
         return Mark(self._file, node.start_mark.line + 1, node.start_mark.column + 1)
 
     def _problem(self, node: yaml.Node, message: str, hint: str | None = None) -> Problem:
-        mark = self._mark(node)
-        return Problem(message, file=mark.file, line=mark.line, column=mark.column, hint=hint)
+        return place(Problem(message, hint=hint), self._mark(node))
 
 
 def _scalar(node: yaml.ScalarNode) -> Scalar:
@@ -265,6 +276,8 @@ def _syntax_problem(error: yaml.MarkedYAMLError, file: str) -> Problem:
     hint = "YAML indents with spaces, not tabs" if "'\\t'" in message else None
     if error.problem and "mapping values are not allowed" in error.problem:
         hint = "a text with `: ` in it must be in quotes"
+    if error.problem and "but got '{'" in error.problem:
+        hint = "inside `{...}` or `[...]` a `${VAR}` must be in quotes"
     line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
     return Problem(message, file=file, line=line, column=column, hint=hint)
 

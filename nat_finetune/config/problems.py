@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 
-from nat_finetune.config.nodes import Mark, Node, dotted
+from nat_finetune.config.nodes import Node, dotted, place, walk
 from nat_finetune.config.shape import ROOT, Shape
 from nat_finetune.errors import Problem
 from nat_finetune.registry import Registry
@@ -65,11 +66,6 @@ def find(tree: Node, path: tuple[str | int, ...]) -> Node:
     return node
 
 
-def place(problem: Problem, mark: Mark) -> Problem:
-    """The problem with a place."""
-    return Problem(problem.message, problem.key, mark.file, mark.line, mark.column, problem.hint)
-
-
 def nearest(name: str, known: list[str]) -> str | None:
     """What to propose for a name that is not known."""
     near = get_close_matches(name, known, n=1)
@@ -119,9 +115,23 @@ def _translate(details: Any, path: tuple[str | int, ...], node: Node, tree: Node
         message, mark = str(details["msg"]), node.key_mark or node.mark
     elif kind == "value_error":
         message = str(context["error"])
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
+        return _unknown_member(kind, context, path, node)
     else:
         message, hint = _expected(details, node)
     return Problem(_without_secrets(message, node), dotted(path), mark.file, mark.line, mark.column, hint)
+
+
+def _unknown_member(kind: str, context: Any, path: tuple[str | int, ...], node: Node) -> Problem:
+    """A block whose form depends on one of its keys, where that key is missing or has no such value."""
+    key = context["discriminator"].strip("'")
+    tag = node.mapping.get(key)
+    if kind == "union_tag_not_found" or tag is None:
+        return place(Problem(f"the key {key!r} is missing", dotted((*path, key))), node.key_mark or node.mark)
+    known = re.findall(r"'([^']*)'", context["expected_tags"])
+    hint = nearest(str(tag.value), known) if tag.written is None else None
+    message = f"expected {' or '.join(map(repr, known))}, found {tag.shown()}"
+    return place(Problem(message, dotted((*path, key)), hint=hint), tag.mark)
 
 
 def _expected(details: Any, node: Node) -> tuple[str, str | None]:
@@ -138,14 +148,14 @@ def _expected(details: Any, node: Node) -> tuple[str, str | None]:
     if details["type"] == "string_type" and isinstance(node.value, int | float):
         hint = "write it in quotes"
     if details["type"] == "literal_error" and isinstance(node.value, str):
-        allowed = [part.strip("' ") for part in details["ctx"]["expected"].replace(" or ", ", ").split(",")]
-        hint = nearest(node.value, allowed) if node.written is None else None
+        hint = nearest(node.value, re.findall(r"'([^']*)'", details["ctx"]["expected"])) if node.written is None else None
     return f"{said}, found {node.shown()}", hint
 
 
 def _without_secrets(message: str, node: Node) -> str:
     """A message of a component's own validator may quote the value: show the text as written instead."""
-    for value in sorted(node.expanded, key=len, reverse=True):
+    expanded = [value for _, below in walk(node) for value in below.expanded]
+    for value in sorted(expanded, key=len, reverse=True):
         if value and value in message:
             message = message.replace(value, "${…}")
     return message

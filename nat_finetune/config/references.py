@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nat_finetune.config.component import Reference
-from nat_finetune.config.nodes import Node, dotted
-from nat_finetune.config.problems import find, nearest, place
+from nat_finetune.config.nodes import Node, dotted, place
+from nat_finetune.config.problems import find, nearest
 from nat_finetune.config.shape import Spot
 from nat_finetune.errors import Problem
 

@@ -13,7 +13,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
 from nat_finetune.config.nodes import Node
 from nat_finetune.config.schema import RunConfig, Slot, type_key
@@ -63,7 +62,7 @@ class Shape:
             return Shape((str,))
         for model in self.models(node, registry) if isinstance(key, str) else ():
             for name, field in model.model_fields.items():
-                if key in _spellings(name, field):
+                if key in spellings(model, name):
                     return Shape.of(field.annotation, tuple(field.metadata))
         for kind in self.alternatives:
             if kind is Any:
@@ -130,14 +129,18 @@ class Spot:
 
 def names_of(model: type[BaseModel]) -> list[str]:
     """All spellings of a model's keys."""
-    return [spelling for name, field in model.model_fields.items() for spelling in _spellings(name, field)]
+    return [spelling for name in model.model_fields for spelling in spellings(model, name)]
 
 
-def _spellings(name: str, field: FieldInfo) -> list[str]:
+def spellings(model: type[BaseModel], name: str) -> list[str]:
+    """The keys under which a field may be given, the preferred one first."""
+    field = model.model_fields[name]
     alias = field.validation_alias or field.alias
+    aliases = [alias] if isinstance(alias, str) else []
     if isinstance(alias, AliasChoices):
-        return [name, *(choice for choice in alias.choices if isinstance(choice, str))]
-    return [name, alias] if isinstance(alias, str) else [name]
+        aliases = [choice for choice in alias.choices if isinstance(choice, str)]
+    by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
+    return list(dict.fromkeys([name, *aliases] if by_name or not aliases else aliases))
 
 
 def _literals_fit(model: type[BaseModel], node: Node) -> bool:

@@ -121,7 +121,17 @@ CASES = [
     (
         "unknown member of a union",
         "trainer_adapters: {a: {_type: here, algorithm: {name: ppo}}}\n",
-        [("1:48", "trainer_adapters.a.algorithm", "'grpo', 'dpo'", "")],
+        [("1:55", "trainer_adapters.a.algorithm.name", "expected 'grpo' or 'dpo', found 'ppo'", "'dpo'")],
+    ),
+    (
+        "member of a union not named",
+        "trainer_adapters: {a: {_type: here, algorithm: {beta: 1}}}\n",
+        [("1:37", "trainer_adapters.a.algorithm.name", "the key 'name' is missing", "")],
+    ),
+    (
+        "variable without quotes",
+        "finetuning: {seed: ${SEED}}\n",
+        [("1:21", "", "invalid YAML", "a `${VAR}` must be in quotes")],
     ),
     (
         "a component's own check",
@@ -176,7 +186,8 @@ CASES = [
     ),
     (
         "target function",
-        "finetuning: {target_functions: [<workflow>, anser]}\nfunctions: {answer: {_type: answer, llm: m}}\nllms: {m: {_type: endpoint, model: x}}\n",
+        "finetuning: {target_functions: [<workflow>, anser]}\n"
+        "functions: {answer: {_type: answer, llm: m}}\nllms: {m: {_type: endpoint, model: x}}\n",
         [("1:45", "finetuning.target_functions[1]", "functions has no entry 'anser'", "did you mean 'answer'?")],
     ),
     (
