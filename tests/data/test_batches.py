@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nat_finetune.data.batches import Rows
+from nat_finetune.errors import DataError
+
+CPU = torch.device("cpu")
+
+
+def rows_of(*rows: str) -> Rows:
+    """`12 3[45]6`: digits are tokens, those in brackets are trained."""
+    ids, masks = [], []
+    for text in rows:
+        inside, row, mask = False, [], []
+        for sign in text.replace(" ", ""):
+            if sign in "[]":
+                inside = sign == "["
+            else:
+                row.append(int(sign))
+                mask.append(int(inside))
+        ids.append(row)
+        masks.append(mask)
+    return Rows.of(ids, masks)
+
+
+def singles(rows: Rows) -> list[tuple[int]]:
+    return [(row,) for row in range(len(rows))]
+
+
+def test_padding_is_on_the_right_and_neither_trained_nor_valued():
+    rows = rows_of("1[23]", "45[6]78")
+    rows.add_column("value", [[0.1, 0.2, 0.3], [1, 2, 3, 4, 5]])
+    [plan] = rows.plans(singles(rows), max_tokens=100)
+    batch = rows.micro_batch(plan, CPU)
+    assert batch.token_ids_R_T.tolist() == [[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]]
+    assert batch.loss_mask_R_T.tolist() == [[False, True, True, False, False], [False, False, True, False, False]]
+    assert torch.allclose(batch.columns["value"], torch.tensor([[0.1, 0.2, 0.3, 0, 0], [1, 2, 3, 4, 5]]))
+
+
+def test_the_model_reads_nothing_that_no_prediction_needs():
+    rows = rows_of("12[3]456789")
+    batch = rows.micro_batch(rows.plans([(0,)], max_tokens=100)[0], CPU)
+    assert batch.input_ids_L_T.tolist() == [[1, 2]]
+
+
+def test_rows_that_begin_alike_share_an_input():
+    rows = rows_of("12[3]", "12[4]", "12[34]", "13[4]", "12[3]")
+    [plan] = rows.plans(singles(rows), max_tokens=100)
+    batch = rows.micro_batch(plan, CPU)
+    read = {tuple(ids) for ids in batch.input_ids_L_T.tolist()}
+    assert read == {(1, 2, 3), (1, 3, 0)}
+    for row, source in zip(plan.rows, batch.source_R.tolist(), strict=True):
+        start, end = rows.starts[row], rows.starts[row + 1]
+        ids = rows.token_ids_N[start:end].tolist()
+        assert batch.input_ids_L_T[source].tolist()[: len(ids) - 1] == ids[:-1]
+
+
+def test_a_shorter_row_that_differs_later_has_an_input_of_its_own():
+    rows = rows_of("123[4]", "124[5]", "1[2]")
+    [plan] = rows.plans(singles(rows), max_tokens=100)
+    assert len(plan.inputs) == 2
+
+
+@pytest.mark.parametrize("budget", [1, 7, 12, 40, 1000])
+def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget):
+    generator = np.random.default_rng(0)
+    texts = []
+    for _ in range(60):
+        prompt = "".join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 6)))
+        texts.append(f"{prompt}[{''.join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 4)))}]")
+    rows = rows_of(*texts)
+    units = [(row, (row * 7) % 60) for row in range(60)]
+    plans = rows.plans(units, max_tokens=budget)
+    assert sorted(unit for plan in plans for unit in plan.units) == list(range(60))
+    for plan in plans:
+        assert {row for unit in plan.units for row in units[unit]} == set(plan.rows)
+        batch = rows.micro_batch(plan, CPU)
+        assert batch.input_ids_L_T.numel() <= budget or len(plan.units) == 1
+
+
+def test_pairs_of_one_candidate_set_stay_together():
+    first, second = ["1112[3]", "1112[4]", "1112[56]"], ["2222[3]", "2222[4]", "2222[56]"]
+    rows = rows_of(*first, *second)
+    units = [(0, 1), (3, 4), (0, 2), (3, 5), (1, 2), (4, 5)]
+    plans = rows.plans(units, max_tokens=5)
+    assert [sorted(plan.units) for plan in plans] == [[0, 2, 4], [1, 3, 5]]
+    assert [len(plan.inputs) for plan in plans] == [1, 1]
+
+
+def test_values_come_back_to_their_own_tokens():
+    rows = rows_of("1[23]", "45[6]78", "9[1]")
+    rows.new_column("score")
+    for plan in rows.plans(singles(rows), max_tokens=4):
+        batch = rows.micro_batch(plan, CPU)
+        rows.store("score", batch, batch.token_ids_R_T.float() * 10)
+    assert rows.columns["score"].tolist() == (rows.token_ids_N * 10).tolist()
+
+
+def test_counts():
+    rows = rows_of("1[23]", "45[6]7[8]", "9[1]")
+    assert rows.trained_tokens.tolist() == [2, 2, 1]
+    assert rows.lengths.tolist() == [3, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "masks", "message"),
+    [
+        ([[1, 2]], [[0, 1, 1]], "a mask for every token"),
+        ([[1, 2]], [[0, 0]], "row 0 has no trained token"),
+        ([[1, 2], [3]], [[0, 1], [1]], "row 1: its first token is trained"),
+        ([[1, 2], []], [[0, 1], []], "row 1 has no trained token"),
+    ],
+)
+def test_rows_that_cannot_be_trained_are_refused(ids, masks, message):
+    with pytest.raises(DataError, match=message):
+        Rows.of(ids, masks)
+
+
+def test_a_column_of_another_size_is_refused():
+    with pytest.raises(DataError, match="each of 3 tokens, found 2"):
+        rows_of("1[23]").add_column("value", [[1, 2]])
