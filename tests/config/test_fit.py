@@ -1,0 +1,147 @@
+"""Parts of a config that don't fit together are refused before anything is loaded, with what would fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from nat_finetune.config.fit import check_fit
+from nat_finetune.config.load import load_config
+from nat_finetune.errors import ConfigError
+from tests.config.components import WHOLE, registry
+
+PAIRS = [
+    ("trajectory_builder: groups", "trajectory_builder: pairs"),
+    ("trainer_adapter: by_group", "trainer_adapter: by_pair"),
+    ("trainer: fresh", "trainer: once"),
+]
+
+
+def changed(*changes):
+    text = WHOLE
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def load(tmp_path, text):
+    path = tmp_path / "c.yml"
+    path.write_text(text)
+    return load_config(path, registry=registry())
+
+
+def test_both_methods_fit(tmp_path):
+    load(tmp_path, WHOLE)
+    load(tmp_path, changed(*PAIRS))
+    load(tmp_path, changed(*PAIRS[:2]))
+
+
+CASES = {
+    "builder and adapter": (
+        changed(PAIRS[0]),
+        "finetuning.trainer_adapter",
+        "trajectory_builders.pairs (`_type: dpo_traj_builder`) makes preference pairs, "
+        "trainer_adapters.by_group (`_type: here`) takes groups",
+        "groups + by_group + fresh; pairs + by_pair + fresh; pairs + by_pair + once",
+    ),
+    "trainer and builder": (
+        changed(PAIRS[2]),
+        "finetuning.trainer",
+        "trainers.once (`_type: preference_trainer`) is for demonstrations or preference pairs",
+        "groups + by_group + fresh",
+    ),
+    "only one way is left": (
+        changed(PAIRS[0], ("by_pair: {_type: here, algorithm: {name: dpo}}", "")),
+        "finetuning.trainer_adapter",
+        "makes preference pairs",
+        "groups + by_group + fresh",
+    ),
+    "key that the trainer does not honour": (
+        changed(*PAIRS, ("enabled: true", "enabled: true\n  num_epochs: 1")),
+        "finetuning.num_epochs",
+        "trainers.once (`_type: preference_trainer`) does not honour it",
+        "leave it out",
+    ),
+    "weights out of reach": (
+        changed(*PAIRS, ('policy: {_type: in_process, model: "builtin:tiny"}', "policy: {_type: endpoint, model: x}")),
+        "finetuning.target_model",
+        "llms.policy (`_type: endpoint`)",
+        "use an llm of `_type: local`",
+    ),
+    "truncated sampling": (
+        changed(('"builtin:tiny"', '"builtin:tiny", top_p: 0.9')),
+        "llms.policy.top_p",
+        "`_type: grpo_traj_builder` trains on sampled tokens at their logprobs",
+        "leave it out",
+    ),
+    "candidates that nothing emits": (
+        changed(*PAIRS, ("ttc_step_name: moves", "ttc_step_name: move")),
+        "trajectory_builders.pairs.ttc_step_name",
+        "no workflow, function or ttc_strategy of this config emits candidates named 'move'",
+        "they emit: moves",
+    ),
+    "no candidates at all": (
+        changed(*PAIRS, ("search: {_type: steps}", "")),
+        "trajectory_builders.pairs.ttc_step_name",
+        "emits candidates named 'moves'",
+        "none of them emits scored candidates",
+    ),
+    "several llms": (
+        changed(("llms:\n", "llms:\n  other: {_type: endpoint, model: x}\n"), ("  target_model: policy\n", "")),
+        "finetuning.target_model",
+        "there are 2 llms: say which one is trained",
+        "one of other, policy",
+    ),
+    "no reward": (
+        changed(("  reward_function: {name: outcome}\n", "")),
+        "finetuning.reward_function",
+        "makes groups of rewarded rollouts, but there is no reward",
+        "name an evaluator: outcome",
+    ),
+    "no workflow": (
+        changed(("workflow: {_type: answer, llm: policy, helper: answer}\n", "")),
+        "workflow",
+        "needs a workflow",
+        "",
+    ),
+    "no examples": (
+        changed(("    dataset: {_type: jsonl, file_path: data/train.jsonl}\n", "")),
+        "eval.general.dataset",
+        "needs examples",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "key", "message", "hint"), CASES.values(), ids=CASES)
+def test_misfits_name_what_would_fit(tmp_path, text, key, message, hint):
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    (problem,) = caught.value.problems
+    assert problem.key == key
+    assert message in problem.message
+    assert hint in (problem.hint or "")
+    assert problem.line is not None
+
+
+def test_text_cannot_be_trained_as_tokens(tmp_path):
+    """All misfits come at once: the endpoint returns no ids, and its weights are elsewhere."""
+    text = changed(('policy: {_type: in_process, model: "builtin:tiny"}', "policy: {_type: endpoint, model: x}"))
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    keys = [problem.key for problem in caught.value.problems]
+    assert keys == ["llms.policy", "finetuning.target_model"]
+    assert "returns text without token ids" in caught.value.problems[0].message
+    assert caught.value.problems[0].line == 3
+
+
+def test_nothing_is_asked_of_a_config_that_does_not_train(tmp_path):
+    load(tmp_path, changed(PAIRS[0], ("enabled: true", "enabled: false")))
+
+
+def test_composition_asks_the_same(tmp_path):
+    """`compose` checks configs that were made in Python, without places."""
+    config = load(tmp_path, WHOLE).config
+    finetuning = config.finetuning.model_copy(update={"trainer": "once"})
+    with pytest.raises(ConfigError, match=r"^finetuning.trainer: trainers.once"):
+        check_fit(config.model_copy(update={"finetuning": finetuning}))
