@@ -5,7 +5,6 @@ Weights come from safetensors or GGUF only: a pickle could run code. Only a hub 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from nat_finetune.errors import BackendError, ConfigError, Problem
+from nat_finetune.errors import BackendError, ConfigError, Problem, Stage, StageError, boundary
 
 POLICY_GROUP = "nat_finetune.policies"
 BUILTIN = "builtin:"
@@ -25,8 +24,6 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _SAMPLE = 1 << 16
 """Elements of one tensor that its digest looks at: an update moves them all, and 7 B weights would take half a minute."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +177,12 @@ def _read(place: Source, source: str, dtype: torch.dtype, revision: str | None) 
         common["revision"] = revision
     weights = {} if place.gguf_file else {"use_safetensors": True}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place.name, **common)
-        model = AutoModelForCausalLM.from_pretrained(place.name, dtype=dtype, **weights, **common)
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError) as error:
-        raise BackendError(_unreadable(place, source, error)) from error
+        with boundary(Stage.MODEL):
+            tokenizer = AutoTokenizer.from_pretrained(place.name, **common)
+            model = AutoModelForCausalLM.from_pretrained(place.name, dtype=dtype, **weights, **common)
+    except StageError as error:
+        cause = error.__cause__ if error.__cause__ is not None else error
+        raise BackendError(_unreadable(place, source, cause)) from cause
     if place.gguf_file is not None:
         model = _plain_copy(model, dtype)
     return model, tokenizer
@@ -201,7 +200,7 @@ def _plain_copy(model: Any, dtype: torch.dtype) -> Any:
     return copy
 
 
-def _unreadable(place: Source, source: str, error: Exception) -> str:
+def _unreadable(place: Source, source: str, error: BaseException) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if place.gguf_file is not None and isinstance(error, ImportError):
         return f"model {source!r}: reading GGUF needs the gguf package: pip install 'nat-finetune[gguf]' ({reason})"
