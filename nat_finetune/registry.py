@@ -215,7 +215,7 @@ class Registry:
     def not_found(self, kind: Kind, name: str) -> Problem:
         """What to say of a `_type` that no component has."""
         names = self.names(kind)
-        near = get_close_matches(name, names, n=1)
+        near = get_close_matches(name.rpartition("/")[2], names, n=1)  # NAT also writes `package/name`
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
         message = f"no component of {kind.value} has the _type {name!r}"
         for plugin in self.broken:
