@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -127,7 +128,10 @@ def broken_environment(tmp_path_factory):
     """An environment with a plugin, installed by pip, whose dependency is missing."""
     target = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    plugin = ROOT / "tests" / "fixtures" / "broken_plugin"
+    source = ROOT / "tests" / "fixtures" / "broken_plugin"  # copied: pip leaves build/ behind
+    plugin = shutil.copytree(
+        source, tmp_path_factory.mktemp("source") / "plugin", ignore=shutil.ignore_patterns("build", "*.egg-info")
+    )
     done = subprocess.run([*pip, "--target", target, plugin], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return os.environ | {"PYTHONPATH": str(target)}
