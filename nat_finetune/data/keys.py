@@ -1,18 +1,17 @@
-"""Identity of examples and contexts, with types: 1 is not "1"."""
+"""Identity of examples, turns and contexts, with types: 1 is not "1"."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from nat_finetune.errors import DataError
 from nat_finetune.types import ExampleId, Message, as_messages
 
 
 def example_key(example_id: ExampleId) -> str:
-    """An example's id as a text that differs wherever the ids differ, such as `1` and `"1"`.
+    """An example's id as a text that differs wherever the ids differ; `json.loads` gives the id back.
 
     >>> example_key(1), example_key("1")
     ('1', '"1"')
@@ -40,8 +39,4 @@ def turn_key(turn_id: str | int) -> tuple[str, str | int]:
 
 def context_key(context: str | Sequence[Message]) -> str:
     """Equal for two contexts exactly if their normal forms are equal; the order of a message's fields does not count."""
-    return json.dumps([_plain(message) for message in as_messages(context)], sort_keys=True, ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    return dict(value) if hasattr(value, "keys") else value
+    return json.dumps(as_messages(context), sort_keys=True, ensure_ascii=False, default=dict)  # default: other mappings

@@ -7,11 +7,22 @@ re-encoded from text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nat_finetune.interfaces import Target
-from nat_finetune.types import Dropped, DropReason, ModelCall, RewardGiven, Rollout, Segment, Trajectory, Turn
+from nat_finetune.types import (
+    Dropped,
+    DroppedWhat,
+    DropReason,
+    ModelCall,
+    RewardGiven,
+    Rollout,
+    Segment,
+    Trajectory,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +30,8 @@ class Credit:
     """What pays a turn."""
 
     per_turn: bool = False
-    """False: the rollout's outcome pays every turn alike. True: a turn earns its step rewards and those that follow."""
+    """False: the rollout's outcome pays every turn alike. True: a turn earns its step rewards and those that follow; one whose
+    return is unknown has no credit, and the outcome pays it."""
     discount: float = 1.0
     """Weight of the next turn's return."""
     outcome_weight: float = 0.0
@@ -40,7 +52,7 @@ class _Open:
 
 def target_calls(rollout: Rollout, target: Target) -> list[ModelCall]:
     """The calls that are trained: by the target model, inside one of the target functions, in the order they began."""
-    return [call for call in rollout.model_calls if is_target(call, target)]
+    return sorted((call for call in rollout.model_calls if is_target(call, target)), key=lambda call: call.seq)
 
 
 def is_target(call: ModelCall, target: Target) -> bool:
@@ -111,42 +123,52 @@ def _segments(calls: list[ModelCall], credits: Mapping[int, float]) -> Iterator[
 
 
 def _extended(segments: Iterable[_Open], prompt: tuple[int, ...]) -> _Open | None:
-    """The longest segment that the prompt extends token for token."""
-    fitting = [s for s in segments if len(s.ids) <= len(prompt) and prompt[: len(s.ids)] == tuple(s.ids)]
+    """The longest segment that the prompt extends token for token, the first of several."""
+    fitting = [segment for segment in segments if _extends(prompt, segment.ids)]
     return max(fitting, key=lambda segment: len(segment.ids), default=None)
 
 
-def _credits(rollout: Rollout, calls: list[ModelCall], credit: Credit) -> dict[int, float]:
-    """Return of each call by `seq`: R_t = r_t + discount * R_(t+1); empty where a turn's step reward is unknown.
+def _extends(prompt: tuple[int, ...], ids: list[int]) -> bool:
+    size = len(ids)
+    # The last token is looked at first: it rules out most of the segments without a copy of the prompt.
+    return size <= len(prompt) and prompt[size - 1] == ids[-1] and list(prompt[:size]) == ids
 
-    A turn that the workflow paid nothing for is unknown, not 0: the whole rollout then falls back to its outcome.
+
+def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit) -> dict[int, float]:
+    """Known returns by the call's `seq`: R_t = r_t + discount * R_(t+1).
+
+    The last turn's reward also holds what the workflow paid for the rollout as a whole, and the weighted outcome. A turn that
+    was paid nothing is unknown, not 0: else a reply that ends the rollout before it is judged would earn more than a bad one.
     """
     if not credit.per_turn:
         return {}
-    paid: dict[int, list[float | None]] = {}
+    paid: dict[int | None, list[float | None]] = {}
     for event in rollout.events:
-        if isinstance(event, RewardGiven) and event.call_seq is not None:
+        if isinstance(event, RewardGiven):
             paid.setdefault(event.call_seq, []).append(event.value)
-    outcome = rollout.rewards.get(credit.outcome) if credit.outcome is not None else None
-    if credit.outcome_weight and outcome is None:
-        return {}
-    following = credit.outcome_weight * (outcome or 0.0)
+    whole = paid.pop(None, [])
+    following = rollout.rewards.get(credit.outcome) if credit.outcome is not None else None
+    weight = credit.outcome_weight
     returns: dict[int, float] = {}
-    for position, call in enumerate(reversed(calls)):
-        rewards = paid.get(call.seq)
-        if not rewards or any(value is None for value in rewards):
-            return {}
-        step = sum(value for value in rewards if value is not None)
-        following = step + (following if position == 0 else credit.discount * following)
-        returns[call.seq] = following
+    for call in reversed(calls):
+        step = _total([*paid.get(call.seq, [None]), *whole])
+        following = _return(step, weight, following)
+        if following is not None:
+            returns[call.seq] = following
+        weight, whole = credit.discount, []
     return returns
 
 
-def _dropped(rollout: Rollout, what: str, reason: DropReason, call_seq: int | None = None) -> Dropped:
-    return Dropped(
-        what="call" if what == "call" else "trajectory",
-        reason=reason,
-        example_id=rollout.example_id,
-        rollout_id=rollout.rollout_id,
-        call_seq=call_seq,
-    )
+def _return(step: float | None, weight: float, following: float | None) -> float | None:
+    if weight == 0:  # what follows has no part in it, known or not
+        return step
+    return None if step is None or following is None else step + weight * following
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return math.fsum(known) if len(known) == len(values) else None
+
+
+def _dropped(rollout: Rollout, what: DroppedWhat, reason: DropReason, call_seq: int | None = None) -> Dropped:
+    return Dropped(what, reason, "", rollout.example_id, rollout.rollout_id, call_seq)
