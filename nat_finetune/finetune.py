@@ -279,6 +279,19 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
             references[name] = dict(evaluator.references(held_out))
         if isinstance(evaluator, AnnotatingEvaluator) and held_out:
             notes += [note for note in await evaluator.notes(data.train, held_out) if note not in notes]
+    policy = await parts.get_policy() if config.llms[parts.target.llm].trainable_locally else None
+    if policy is not None:
+        parameters = {id(p): p for p in policy.model.parameters()}.values()
+        store.write_json(
+            "policy.json",
+            {
+                "source": policy.source,
+                "parameters": sum(p.numel() for p in parameters),
+                "trained_parameters": sum(p.numel() for p in parameters if p.requires_grad),
+                "device": str(policy.device),
+                "dtype": str(policy.dtype).removeprefix("torch."),
+            },
+        )
     sets = {"train": data.train, "validation": data.validation, "test": data.test}
     store.write_json(
         "data.json",

@@ -47,7 +47,7 @@ def build_report(
         "headline": headline(primary, metrics.get(primary or ""), outcome, message),
         "primary_metric": primary,
         "seconds": {**state.seconds, "total": sum(state.seconds.values()) or None},
-        "policy": {**(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
+        "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
         "data": {**data.get("sets", {}), "notes": data.get("notes", [])},
         "metrics": metrics,
@@ -193,6 +193,9 @@ def _git() -> dict[str, Any] | None:
 
     commit = ask("rev-parse", "HEAD")
     return None if commit is None else {"commit": commit, "dirty": bool(ask("status", "--porcelain"))}
+
+
+_NO_POLICY = {"source": None, "parameters": None, "trained_parameters": None, "device": None, "dtype": None}
 
 
 def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:

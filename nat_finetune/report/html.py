@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
-from nat_finetune.report.plots import Point, curve
+from nat_finetune.report.plots import Point, comparison, curve
+from nat_finetune.report.transcripts import as_json, cut, shown_turns
+
+_FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "kl_ref")
+"""Of the updates' metrics, those that are drawn."""
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -23,42 +27,76 @@ def render(report: Mapping[str, Any]) -> str:
     environment.filters |= {
         "number": number,
         "signed": signed,
+        "interval": interval,
         "percent": percent,
         "whole": whole,
         "words": words,
-        "json": _json,
+        "json": as_json,
+        "cut": cut,
     }
-    return environment.get_template("template.html.jinja").render(report=report, curves=curves(report))
+    return environment.get_template("template.html.jinja").render(
+        report=report,
+        verdict=verdict(report),
+        comparisons={name: comparison(row, row["reference"]) for name, row in report["metrics"].items()},
+        curves=list(curves(report)),
+        failed=failed,
+        shares=[row["share"] for row in report["ledger"]["rows"]],
+        facts=facts(report["environment"]),
+        transcripts=[{**rollout, "turns": shown_turns(rollout["turns"])} for rollout in report["examples"]],
+    )
 
 
-def curves(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def verdict(report: Mapping[str, Any]) -> tuple[str, str, str]:
+    """How the run ended, the sentence about it, and its tone: good, bad or plain."""
+    reason = report["exit_reason"] or "unknown"
+    tone = "good" if reason == "improved" else "bad" if reason == "worse" or report["exit_code"] else "plain"
+    return reason, report["headline"].removeprefix(f"{reason}: "), tone
+
+
+def curves(report: Mapping[str, Any]) -> Iterator[tuple[str, Markup]]:
     """(title, SVG) of what can be drawn: validation, rewards, and the update's figures."""
-    steps, metrics = report["steps"], report["metrics"]
-    drawn = []
-    validations = report["validations"]
+    steps, metrics, validations = report["steps"], report["metrics"], report["validations"]
+    drawn: list[tuple[str, Markup | None]] = []
     for name in dict.fromkeys(name for point in validations for name in point["metrics"]):
         points = [
             Point(v["step"], e["mean"], e["low"], e["high"])
             for v in validations
             if (e := v["metrics"].get(name)) is not None and e["mean"] is not None
         ]
-        title = f"{name} on the validation set"
+        title = f"{words(name)} on the validation set"
         drawn.append((title, curve(title, points, unit="after step", lines=metrics.get(name, {}).get("reference"))))
-    for name in report["target"]["reward"]:
+    for name in dict.fromkeys(name for step in steps for name in step["reward"]):
         points = [
             Point(step["step"], step["reward"][name]["mean"])
             for step in steps
             if name in step["reward"] and step["reward"][name]["mean"] is not None
         ]
-        title = f"{name}, mean of the training rollouts"
+        title = f"{words(name)}, mean over training rollouts"
         drawn.append((title, curve(title, points)))
-    drawn += [_update_curve(steps, key) for key in ("loss", "grad_norm", "accuracy", "margin", "entropy", "kl_ref")]
-    return [(title, svg) for title, svg in drawn if svg is not None]
+    for key in _FIGURES:
+        points = [Point(s["step"], s["update"][key]) for s in steps if s["update"] and s["update"].get(key) is not None]
+        title = f"{words(key)} of the updates"
+        drawn.append((title, curve(title, points) if len(points) > 1 else None))
+    return ((title, svg) for title, svg in drawn if svg is not None)
 
 
-def _update_curve(steps: Sequence[Mapping[str, Any]], key: str) -> tuple[str, Any]:
-    points = [Point(s["step"], s["update"][key]) for s in steps if s["update"] and s["update"].get(key) is not None]
-    return f"{words(key)} of the updates", curve(words(key), points) if len(points) > 1 else None
+def failed(step: Mapping[str, Any]) -> int | None:
+    """Rollouts of a step that failed through no fault of the policy."""
+    count: int | None = step["failed"].get("infrastructure")
+    return count
+
+
+def facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The environment as names and texts; nested names are joined."""
+    lines: list[tuple[str, str]] = []
+    for name, value in environment.items():
+        if isinstance(value, Mapping):
+            lines += [(f"{name} {below}", text) for below, text in facts(value)]
+        elif isinstance(value, bool):
+            lines.append((words(name), "yes" if value else "no"))
+        else:
+            lines.append((words(name), "unknown" if value is None else str(value)))
+    return lines
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -69,6 +107,13 @@ def number(value: float | None, digits: int = 3) -> str:
 def signed(value: float | None) -> str:
     """A difference, or "unknown"."""
     return "unknown" if value is None else f"{value:+.3f}"
+
+
+def interval(estimate: Mapping[str, Any] | None, sign: str = "") -> str:
+    """An estimate's interval, or "unknown"."""
+    if estimate is None or estimate["low"] is None or estimate["high"] is None:
+        return "unknown"
+    return f"[{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
 
 
 def percent(value: float | None) -> str:
@@ -86,5 +131,7 @@ def words(name: str | None) -> str:
     return "" if name is None else str(name).replace("_", " ")
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+def total(shares: Sequence[float | None]) -> float | None:
+    """The sum of shares, None where one is unknown."""
+    known = [share for share in shares if share is not None]
+    return sum(known) if shares and len(known) == len(shares) else None

@@ -1,14 +1,17 @@
-"""Curves as inline SVG: no script, no font, no request."""
+"""Curves as inline SVG and intervals as placed boxes: no script, no font, no request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-WIDTH, HEIGHT = 560, 200
-LEFT, RIGHT, TOP, BOTTOM = 52, 10, 10, 24
+WIDTH, HEIGHT = 420, 180
+LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
+_DOTS = 40
+"""Most points that are marked one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,69 +24,137 @@ class Point:
     high: float | None = None
 
 
-def curve(title: str, points: Sequence[Point], *, unit: str = "step", lines: dict[str, float] | None = None) -> Markup | None:
-    """A line chart of the points, with named horizontal lines; None where there is nothing to draw."""
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A range of values, mapped to a range of pixels or percent."""
+
+    bottom: float
+    top: float
+    start: float
+    end: float
+
+    def at(self, value: float) -> float:
+        """Where a value lies; the middle, if the range is a point."""
+        if self.top <= self.bottom:
+            return (self.start + self.end) / 2
+        return self.start + (self.end - self.start) * (value - self.bottom) / (self.top - self.bottom)
+
+
+def curve(
+    title: str, points: Sequence[Point], *, unit: str = "step", lines: Mapping[str, float] | None = None
+) -> Markup | None:
+    """A line chart of the points that are finite, with named horizontal lines; None where there is nothing to draw."""
+    points = [p for p in points if math.isfinite(p.y)]
     if not points:
         return None
-    lines = lines or {}
-    values = [v for p in points for v in (p.y, p.low, p.high) if v is not None] + list(lines.values())
-    bottom, top = min(values), max(values)
-    margin = (top - bottom) * 0.08 or abs(top) * 0.1 or 1.0
-    bottom, top = bottom - margin, top + margin
-    first, last = points[0].x, points[-1].x
-
-    def at_x(x: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * ((x - first) / (last - first) if last > first else 0.5)
-
-    def at_y(y: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (1 - (y - bottom) / (top - bottom))
-
-    parts = [_axis(at_y, bottom, top), _ends(at_x, first, last, unit)]
-    parts += [_reference(name, at_y(value), value) for name, value in lines.items()]
-    band = [p for p in points if p.low is not None and p.high is not None]
-    if len(band) > 1:
-        edge = [(at_x(p.x), at_y(p.high or 0.0)) for p in band] + [(at_x(p.x), at_y(p.low or 0.0)) for p in reversed(band)]
-        parts.append(Markup('<polygon class="band" points="{}"/>').format(_coordinates(edge)))
-    path = [(at_x(p.x), at_y(p.y)) for p in points]
+    lines = {name: value for name, value in (lines or {}).items() if math.isfinite(value)}
+    values = [v for p in points for v in (p.y, p.low, p.high) if v is not None and math.isfinite(v)] + list(lines.values())
+    margin = (max(values) - min(values)) * 0.08 or abs(max(values)) * 0.1 or 1.0
+    y = Scale(min(values) - margin, max(values) + margin, HEIGHT - BOTTOM, TOP)
+    x = Scale(points[0].x, points[-1].x, LEFT, WIDTH - RIGHT)
+    path = [(x.at(p.x), y.at(p.y)) for p in points]
+    parts = [_axis(y), _ends(x, unit), *_lines(lines, y), _band(points, x, y)]
     parts.append(Markup('<polyline class="line" points="{}"/>').format(_coordinates(path)))
-    if len(points) <= 40:
-        parts += [Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(x, y) for x, y in path]
-    label = f"{title}: {points[0].y:.4g} at {unit} {first:g}, {points[-1].y:.4g} at {unit} {last:g}"
+    if len(points) <= _DOTS:
+        parts += [Markup('<circle class="dot" cx="{:.1f}" cy="{:.1f}" r="2.5"/>').format(*place) for place in path]
+    first, last = points[0], points[-1]
+    label = f"{title}: {first.y:.4g} at {unit} {first.x:g}, {last.y:.4g} at {unit} {last.x:g}"
     svg = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
     return svg.format(WIDTH, HEIGHT, label, Markup("").join(parts))
 
 
-def _axis(at_y: Callable[[float], float], bottom: float, top: float) -> Markup:
+def ticks(bottom: float, top: float, about: int = 4) -> list[float]:
+    """Round values between two ends.
+
+    >>> ticks(0.48, 0.93)
+    [0.5, 0.6, 0.7, 0.8, 0.9]
+    """
+    rough = (top - bottom) / about
+    if not rough > 0 or not math.isfinite(rough):
+        return [bottom]
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.85)
+    first, last = math.ceil(bottom / step - 1e-9), math.floor(top / step + 1e-9)
+    return [round(k * step, 12) for k in range(first, last + 1)]
+
+
+def _axis(y: Scale) -> Markup:
+    line = Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
+    text = Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>')
     marks = Markup("")
-    for share in (0.0, 0.5, 1.0):
-        value = bottom + (top - bottom) * share
-        y = at_y(value)
-        marks += Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
-        marks += Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>').format(
-            LEFT - 6, y + 4, f"{value:.3g}"
-        )
+    for value in ticks(y.bottom, y.top):
+        height = y.at(value)
+        marks += line.format(LEFT, WIDTH - RIGHT, height, height) + text.format(LEFT - 6, height + 4, f"{value:g}")
     return marks
 
 
-def _ends(at_x: Callable[[float], float], first: float, last: float, unit: str) -> Markup:
-    marks = Markup("")
-    for value, anchor in ((first, "start"), (last, "end")):
-        text = f"{unit} {value:g}"
-        marks += Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>').format(
-            at_x(value), HEIGHT - 6, anchor, text
-        )
-        if last == first:
-            break
-    return marks
+def _ends(x: Scale, unit: str) -> Markup:
+    text = Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}">{}</text>')
+    if x.top <= x.bottom:
+        return text.format(x.at(x.bottom), HEIGHT - 6, "middle", f"{unit} {x.bottom:g}")
+    start = text.format(x.start, HEIGHT - 6, "start", f"{unit} {x.bottom:g}")
+    return start + text.format(x.end, HEIGHT - 6, "end", f"{unit} {x.top:g}")
 
 
-def _reference(name: str, y: float, value: float) -> Markup:
-    line = Markup('<line class="reference" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>').format(LEFT, WIDTH - RIGHT, y, y)
-    text = Markup('<text class="tick" x="{}" y="{:.1f}">{}</text>').format(
-        LEFT + 6, y - 4, f"{name.replace('_', ' ')} {value:.3f}"
-    )
-    return line + text
+def _lines(lines: Mapping[str, float], y: Scale) -> list[Markup]:
+    line = Markup('<line class="reference" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
+    text = Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}</text>')
+    drawn, last = [], math.inf
+    for name, value in sorted(lines.items(), key=lambda item: item[1]):
+        height = y.at(value)
+        last = min(height - 4, last - 12)  # names of lines that are close stand above one another
+        drawn.append(line.format(LEFT, WIDTH - RIGHT, height, height))
+        drawn.append(text.format(WIDTH - RIGHT - 2, max(last, 10), f"{name.replace('_', ' ')} {value:.3g}"))
+    return drawn
+
+
+def _band(points: Sequence[Point], x: Scale, y: Scale) -> Markup:
+    known = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+    if len(known) < 2:
+        return Markup("")
+    above = [(x.at(at), y.at(high)) for at, _, high in known]
+    below = [(x.at(at), y.at(low)) for at, low, _ in reversed(known)]
+    return Markup('<polygon class="band" points="{}"/>').format(_coordinates(above + below))
 
 
 def _coordinates(points: Sequence[tuple[float, float]]) -> str:
-    return str(escape(" ".join(f"{x:.1f},{y:.1f}" for x, y in points)))
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+# -------------------------------------------------------------------------------------------------------------- intervals
+
+
+def comparison(row: Mapping[str, Mapping[str, float | None] | None], references: Mapping[str, float]) -> Markup | None:
+    """Before and after on one scale, as dots with their intervals, and known policies as named marks; None if neither is known.
+
+    Everything is placed in percent of the width, so that it reads on a phone.
+    """
+    sides = {side: estimate for side in ("before", "after") if (estimate := row.get(side)) and estimate["mean"] is not None}
+    if not sides:
+        return None
+    values = [v for e in sides.values() for v in (e["mean"], e["low"], e["high"]) if v is not None] + list(references.values())
+    scale = Scale(0.0, 1.0, 0.0, 100.0) if 0 <= min(values) <= max(values) <= 1 else Scale(min(values), max(values), 2.0, 98.0)
+    parts = [_mark(index, name, value, scale) for index, (name, value) in enumerate(references.items())]
+    parts += [_side(side, estimate, scale, len(references)) for side, estimate in sides.items()]
+    said = "; ".join(f"{side} {estimate['mean']:.3f}" for side, estimate in sides.items())
+    box = Markup('<div class="scale" role="img" aria-label="{}" style="height:{:.1f}rem">{}</div>')
+    return box.format(said, 1.15 * len(references) + 2.6, Markup("").join(parts))
+
+
+def _mark(index: int, name: str, value: float, scale: Scale) -> Markup:
+    place = scale.at(value)
+    mark = Markup('<span class="mark{}" style="left:{:.2f}%;top:{:.2f}rem">{}</span>')
+    return mark.format(" left" if place > 55 else "", place, 1.15 * index, f"{name.replace('_', ' ')} {value:.3f}")
+
+
+def _side(side: str, estimate: Mapping[str, float | None], scale: Scale, above: int) -> Markup:
+    top = 1.15 * above + (0.6 if side == "before" else 1.7)
+    dot = Markup('<span class="point {}" style="left:{:.2f}%;top:{:.2f}rem"></span>').format(
+        side, scale.at(estimate["mean"] or 0.0), top
+    )
+    low, high = estimate["low"], estimate["high"]
+    if low is None or high is None:
+        return dot
+    start, end = scale.at(low), scale.at(high)
+    bar = Markup('<span class="whisker {}" style="left:{:.2f}%;width:{:.2f}%;top:{:.2f}rem"></span>')
+    return bar.format(side, start, end - start, top) + dot
