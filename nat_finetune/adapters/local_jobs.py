@@ -52,6 +52,11 @@ class Job:
     stop: threading.Event = field(default_factory=threading.Event)
     log: list[str] = field(default_factory=list)
 
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a result: it may be prepared and submitted again."""
+        return self.task is not None and self.task.done() and self.task.exception() is not None
+
 
 class LocalTrainerAdapter:
     """Implements `interfaces.TrainerAdapter` in this process."""
@@ -111,7 +116,8 @@ class LocalTrainerAdapter:
             payload={"tokens_trained": encoded.trained, "tokens_masked": encoded.masked, "rows": len(encoded.objective.rows)},
             dropped=encoded.dropped,
         )
-        if spec.key not in self._jobs:
+        known = self._jobs.get(spec.key)
+        if known is None or known.failed:
             self._jobs = {key: job for key, job in self._jobs.items() if job.task is not None and not job.task.done()}
             self._jobs[spec.key] = Job(spec, encoded, derive_seed(self._seed, "update", collection.step))
         return spec
