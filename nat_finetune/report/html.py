@@ -11,7 +11,7 @@ from markupsafe import Markup
 from nat_finetune.report.plots import Point, comparison, curve
 from nat_finetune.report.transcripts import as_json, cut, shown_turns
 
-_FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "kl_ref")
+_FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "approx_kl", "kl_ref", "sampler_trainer_max_abs")
 """Of the updates' metrics, those that are drawn."""
 
 
@@ -40,7 +40,8 @@ def render(report: Mapping[str, Any]) -> str:
         comparisons={name: comparison(row, row["reference"]) for name, row in report["metrics"].items()},
         curves=list(curves(report)),
         failed=failed,
-        shares=[row["share"] for row in report["ledger"]["rows"]],
+        whole_share=total([row["share"] for row in report["ledger"]["rows"]]),
+        rewards=list(dict.fromkeys(name for step in report["steps"] for name in step["reward"])),
         facts=facts(report["environment"]),
         transcripts=[{**rollout, "turns": shown_turns(rollout["turns"])} for rollout in report["examples"]],
     )

@@ -136,6 +136,7 @@ def comparison(row: Mapping[str, Mapping[str, float | None] | None], references:
     scale = Scale(0.0, 1.0, 0.0, 100.0) if 0 <= min(values) <= max(values) <= 1 else Scale(min(values), max(values), 2.0, 98.0)
     parts = [_mark(index, name, value, scale) for index, (name, value) in enumerate(references.items())]
     parts += [_side(side, estimate, scale, len(references)) for side, estimate in sides.items()]
+    parts += [Markup('<span class="end">{}</span>').format(f"{value:.4g}") for value in (scale.bottom, scale.top)]
     said = "; ".join(f"{side} {estimate['mean']:.3f}" for side, estimate in sides.items())
     box = Markup('<div class="scale" role="img" aria-label="{}" style="height:{:.1f}rem">{}</div>')
     return box.format(said, 1.15 * len(references) + 2.6, Markup("").join(parts))
