@@ -52,6 +52,13 @@ def test_it_learns(environment, tmp_path):
     report = json.loads(next(tmp_path.glob("*/report.json")).read_text(encoding="utf-8"))
     assert report["exit_reason"] == "improved"
     assert report["metrics"]["even"]["after"]["mean"] > 0.9
+    figures = {name for step in report["steps"] for name in step["update"]}
+    explained = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert {name for name in figures if f"`{name}`" not in explained} == set()
+    keys = (ROOT / "docs" / "run-folder.md").read_text(encoding="utf-8")
+    assert {key for key in report if f"`{key}" not in keys} == set()
+    files = {path.name for path in next(tmp_path.iterdir()).iterdir() if not path.name.startswith(".")}
+    assert {name for name in files if f"`{name}" not in keys} == set()
 
 
 @pytest.mark.parametrize("name", ["say_even.py", "say_even.yml", "pyproject.toml"])
