@@ -482,6 +482,9 @@ class Dropped:
     example_id: ExampleId | None = None
     rollout_id: str | None = None
     call_seq: int | None = None
+    """Of a pair: the call that produced the chosen completion."""
+    rejected_call: int | None = None
+    """Of a pair: the call that produced the rejected one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nat_finetune.data.pairs import reaches
+from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import ConfigError, NoTrainableSignal
 from nat_finetune.types import Dropped, DropReason
 
@@ -37,12 +38,13 @@ class CurriculumRules:
 
     def percentile(self, epoch: int) -> float:
         """Share of the kept groups that an epoch trains on."""
-        return min(1.0, self.initial_percentile + self.increment_percentile * (epoch // self.expansion_interval))
+        share = self.initial_percentile + self.increment_percentile * (epoch // self.expansion_interval)
+        return 1.0 if share > 1 - ROUNDING else share
 
     def last_expansion(self, epoch: int) -> int:
         """The last epoch, up to this one, at which the percentile grew; -1 if it never did."""
-        grown = [e for e in range(1, epoch + 1) if self.percentile(e) > self.percentile(e - 1)]
-        return grown[-1] if grown else -1
+        grown = (e for e in range(epoch, 0, -1) if self.percentile(e) > self.percentile(e - 1))
+        return next(grown, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,59 +63,50 @@ class Selected:
 
 
 def select_groups(rewards_P_G: Sequence[Sequence[float | None]], rules: CurriculumRules, *, epoch: int, seed: int) -> Selected:
-    """Apply the rules to one epoch's groups.
+    """Apply the rules to one epoch's groups; draws differ between epochs and groups.
 
     Raises:
         NoTrainableSignal: groups were given and none is left.
     """
-    everything = tuple(tuple(range(len(rewards))) for rewards in rewards_P_G)
-    if not rules.enabled or not rewards_P_G:
-        return Selected(tuple(range(len(rewards_P_G))), everything, rules.initial_percentile, -1, 0, ())
-    dropped: list[Dropped] = []
-    kept: list[tuple[int, list[int]]] = []
-    for position, rewards in enumerate(rewards_P_G):
-        known = [index for index, reward in enumerate(rewards) if reward is not None and not math.isnan(reward)]
-        reason = _problem([rewards[index] or 0.0 for index in known], rules)
-        if reason is not None:
-            dropped.append(Dropped("group", reason))
-            continue
-        dropped += [Dropped("trajectory", DropReason.UNKNOWN_REWARD)] * (len(rewards) - len(known))
-        kept.append((position, known))
-    if not kept:
-        raise NoTrainableSignal(f"no_trainable_signal: all {len(rewards_P_G)} groups were dropped")
-    sign = 1.0 if rules.sort_ascending else -1.0
-    ordered = sorted(kept, key=lambda group: sign * fmean(rewards_P_G[group[0]][index] or 0.0 for index in group[1]))
+    if not rules.enabled:
+        everything = tuple(tuple(range(len(rewards))) for rewards in rewards_P_G)
+        return Selected(tuple(range(len(everything))), everything, rules.initial_percentile, -1, 0, ())
+    kept, dropped = _comparable(rewards_P_G, rules)
+    if rewards_P_G and not kept:
+        raise NoTrainableSignal(f"no_trainable_signal: none of {len(rewards_P_G)} groups has rewards that differ enough")
     percentile = rules.percentile(epoch)
-    count = max(1, math.ceil(len(kept) * percentile - ROUNDING))
-    dropped += [Dropped("group", DropReason.CURRICULUM)] * (len(ordered) - count)
-    chosen = ordered[:count]
-    members = [_subsample(group, rules, random.Random(seed * 1_000_003 + position)) for position, group in chosen]
-    dropped += [
-        Dropped("trajectory", DropReason.RANDOM_SUBSAMPLE)
-        for (_, group), drawn in zip(chosen, members, strict=True)
-        for _ in range(len(group) - len(drawn))
-    ]
-    return Selected(
-        tuple(position for position, _ in chosen),
-        tuple(members),
-        percentile,
-        rules.last_expansion(epoch),
-        len(kept),
-        tuple(dropped),
+    ordered = sorted(kept, key=lambda position: fmean(kept[position].values()), reverse=not rules.sort_ascending)
+    chosen = ordered[: max(1, math.ceil(len(kept) * percentile - ROUNDING))]
+    dropped += [Dropped("group", DropReason.CURRICULUM)] * (len(ordered) - len(chosen))
+    members = tuple(
+        _subsample(list(kept[position]), rules.random_subsample, derive_seed(seed, "random_subsample", epoch, position))
+        for position in chosen
     )
+    left_out = sum(len(kept[position]) for position in chosen) - sum(len(drawn) for drawn in members)
+    dropped += [Dropped("trajectory", DropReason.RANDOM_SUBSAMPLE)] * left_out
+    return Selected(tuple(chosen), members, percentile, rules.last_expansion(epoch), len(kept), tuple(dropped))
 
 
-def _problem(known: Sequence[float], rules: CurriculumRules) -> DropReason | None:
-    if len(known) < 2:
-        return DropReason.TOO_FEW_REWARDS
-    scale = max(abs(value) for value in known)
-    if not reaches(max(known) - min(known), rules.min_reward_diff, scale=scale):
-        return DropReason.LOW_SPREAD
-    return None
+def _comparable(
+    rewards_P_G: Sequence[Sequence[float | None]], rules: CurriculumRules
+) -> tuple[dict[int, dict[int, float]], list[Dropped]]:
+    """By position of each group that is kept, its known rewards by position."""
+    kept: dict[int, dict[int, float]] = {}
+    dropped: list[Dropped] = []
+    for position, rewards in enumerate(rewards_P_G):
+        known = {index: reward for index, reward in enumerate(rewards) if reward is not None and not math.isnan(reward)}
+        if len(known) < 2:
+            dropped.append(Dropped("group", DropReason.TOO_FEW_REWARDS))
+        elif not reaches(max(known.values()) - min(known.values()), rules.min_reward_diff):
+            dropped.append(Dropped("group", DropReason.LOW_SPREAD))
+        else:
+            kept[position] = known
+            dropped += [Dropped("trajectory", DropReason.UNKNOWN_REWARD)] * (len(rewards) - len(known))
+    return kept, dropped
 
 
-def _subsample(group: Sequence[int], rules: CurriculumRules, generator: random.Random) -> tuple[int, ...]:
-    if rules.random_subsample is None:
-        return tuple(group)
-    count = max(2, math.ceil(rules.random_subsample * len(group) - ROUNDING))
-    return tuple(sorted(generator.sample(list(group), min(count, len(group)))))
+def _subsample(members: Sequence[int], share: float | None, seed: int) -> tuple[int, ...]:
+    if share is None:
+        return tuple(members)
+    count = min(len(members), max(2, math.ceil(share * len(members) - ROUNDING)))
+    return tuple(sorted(random.Random(seed).sample(members, count)))

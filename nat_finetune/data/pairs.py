@@ -7,13 +7,15 @@ is a tie.
 from __future__ import annotations
 
 import math
+import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from nat_finetune.data.keys import context_key, example_key, turn_key
-from nat_finetune.data.trajectories import is_target
+from nat_finetune.data.trajectories import is_inside, is_target
 from nat_finetune.errors import DataError
 from nat_finetune.interfaces import Target
 from nat_finetune.types import (
@@ -57,12 +59,24 @@ class PairCounts:
     score_diff: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """A valid candidate among those of its turn."""
+
+    candidate: Candidate
+    rank: int
+    """0 for the highest score; equal scores as they were emitted."""
+    context: str
+    """Key of its context."""
+
+
 class PairBuilder:
     """Turns rollouts into pairs, one rollout at a time; `counts` says what of."""
 
     def __init__(self, rules: PairRules, target: Target) -> None:
         self._rules = rules
         self._target = target
+        self._paired: set[str] = set()
         self.counts = PairCounts()
 
     def build(self, rollouts: Iterable[Rollout]) -> Iterator[PreferencePair | Dropped]:
@@ -72,26 +86,24 @@ class PairBuilder:
             DataError: candidates were emitted, but none under the rules' step name; names those that were.
         """
         emitted: set[str] = set()
-        paired: set[str] = set()
         for rollout in rollouts:
             events = [event for event in rollout.events if isinstance(event, CandidateScored)]
             emitted |= {event.step_name for event in events}
-            mine = [event for event in events if event.step_name == self._rules.step_name]
-            for made in self._rollout(rollout, mine):
-                if isinstance(made, PreferencePair):
-                    paired.add(example_key(rollout.example_id))
+            for made in self._rollout(rollout, [event for event in events if event.step_name == self._rules.step_name]):
                 self._count(made)
                 yield made
-        self.counts.examples_with_pair = len(paired)
         if emitted and self._rules.step_name not in emitted:
+            names = ", ".join(repr(name) for name in sorted(emitted))
             raise DataError(
-                f"ttc_step_name is {self._rules.step_name!r}, and nothing emitted candidates under it; emitted were: "
-                + ", ".join(repr(name) for name in sorted(emitted))
+                f"step_name_not_emitted: nothing emitted a candidate under ttc_step_name {self._rules.step_name!r}; "
+                f"the names that were emitted: {names}"
             )
 
     def _count(self, made: PreferencePair | Dropped) -> None:
         if isinstance(made, PreferencePair):
             self.counts.pairs += 1
+            self._paired.add(example_key(made.provenance.example_id))
+            self.counts.examples_with_pair = len(self._paired)
         elif made.reason is DropReason.SINGLE_CANDIDATE:
             self.counts.single_candidate += 1
         elif made.reason is DropReason.SCORE_DIFF:
@@ -100,68 +112,72 @@ class PairBuilder:
     def _rollout(self, rollout: Rollout, events: Sequence[CandidateScored]) -> Iterator[PreferencePair | Dropped]:
         calls = {call.seq: call for call in rollout.model_calls}
         turns: dict[tuple[str, str | int], list[Candidate]] = {}
-        emitted: dict[tuple[str, str | int], int] = {}
+        emitted: Counter[tuple[str, str | int]] = Counter()
         for event in events:
-            reason = _problem(event)
-            position = 0
+            call = calls.get(event.call_seq) if event.call_seq is not None else None
+            reason = _problem(event) or (DropReason.OUTSIDE_TARGET if self._outside(event, call) else None)
             if reason is not DropReason.NO_TURN_ID:
-                position = emitted.get(turn_key(event.turn_id), 0)
-                emitted[turn_key(event.turn_id)] = position + 1
-            if reason is None and self._outside(event, calls):
-                reason = DropReason.OUTSIDE_TARGET
+                emitted[turn_key(event.turn_id)] += 1
             if reason is not None:
                 yield Dropped("candidate", reason, "", rollout.example_id, rollout.rollout_id, event.call_seq)
                 continue
-            turns.setdefault(turn_key(event.turn_id), []).append(_candidate(event, position, rollout, calls))
+            key = turn_key(event.turn_id)
+            turns.setdefault(key, []).append(_candidate(event, emitted[key] - 1, rollout, call))
         for candidates in turns.values():
             self.counts.turns += 1
             self.counts.candidates += len(candidates)
             yield from self._turn(rollout, candidates)
 
-    def _outside(self, event: CandidateScored, calls: Mapping[int, ModelCall]) -> bool:
-        """Whether the candidate came from another model, or from outside the target functions (the opponent's, say)."""
-        call = calls.get(event.call_seq) if event.call_seq is not None else None
-        return call is not None and not is_target(call, self._target)
+    def _outside(self, event: CandidateScored, call: ModelCall | None) -> bool:
+        """Whether another model or function answered (the opponent's, say).
 
-    def _turn(self, rollout: Rollout, candidates: list[Candidate]) -> Iterator[PreferencePair | Dropped]:
+        A candidate that names no recorded call is judged by where it was emitted.
+        """
+        if call is not None:
+            return not is_target(call, self._target)
+        return not is_inside(event.path, self._target)
+
+    def _turn(self, rollout: Rollout, candidates: Sequence[Candidate]) -> Iterator[PreferencePair | Dropped]:
         where = (rollout.example_id, rollout.rollout_id)
         if len(candidates) < 2:
             yield Dropped("turn", DropReason.SINGLE_CANDIDATE, "", *where, candidates[0].call_seq)
             return
-        ranked = sorted(candidates, key=lambda candidate: -candidate.score)
+        by_score = sorted(candidates, key=lambda candidate: -candidate.score)
+        ranked = [_Ranked(candidate, rank, context_key(candidate.context)) for rank, candidate in enumerate(by_score)]
         couples = list(combinations(ranked, 2)) if self._rules.exhaustive else [(ranked[0], ranked[-1])]
-        kept: list[tuple[Candidate, Candidate]] = []
+        kept: list[tuple[_Ranked, _Ranked]] = []
         for better, worse in couples:
             reason = self._pair_problem(better, worse)
             if reason is None:
                 kept.append((better, worse))
             else:
                 yield Dropped("pair", reason, "", *where)
-        rank = {id(candidate): position for position, candidate in enumerate(ranked)}
-        kept.sort(key=lambda pair: (pair[1].score - pair[0].score, rank[id(pair[0])], rank[id(pair[1])]))
+        kept.sort(key=lambda pair: (pair[1].candidate.score - pair[0].candidate.score, pair[0].rank, pair[1].rank))
         limit = self._rules.max_pairs_per_turn if self._rules.exhaustive else None
         for better, worse in kept[:limit]:
-            yield self._pair(rollout, better, worse, len(candidates))
-        for _ in kept[len(kept) if limit is None else limit :]:
+            yield self._pair(rollout, better.candidate, worse.candidate, len(candidates))
+        for _ in range(len(kept[:limit]), len(kept)):
             yield Dropped("pair", DropReason.MAX_PAIRS_PER_TURN, "", *where)
 
-    def _pair_problem(self, better: Candidate, worse: Candidate) -> DropReason | None:
-        difference = better.score - worse.score
-        if difference <= RELATIVE * max(abs(better.score), abs(worse.score)):
+    def _pair_problem(self, better: _Ranked, worse: _Ranked) -> DropReason | None:
+        chosen, rejected = better.candidate, worse.candidate
+        if math.isclose(chosen.score, rejected.score, rel_tol=RELATIVE):
             return DropReason.TIE
-        if not reaches(difference, self._rules.min_score_diff, scale=max(abs(better.score), abs(worse.score))):
+        if not reaches(chosen.score - rejected.score, self._rules.min_score_diff):
             return DropReason.SCORE_DIFF
-        if context_key(better.context) != context_key(worse.context):
+        if better.context != worse.context:
             return DropReason.CONTEXT_DIFFERS
-        if better.completion == worse.completion:
+        if chosen.completion == rejected.completion:
             return DropReason.IDENTICAL_TEXT
-        if answer_in_context(better.context, better.completion, worse.completion):
+        if answer_in_context(chosen.context, chosen.completion, rejected.completion):
             return DropReason.ANSWER_IN_CONTEXT
         return None
 
     def _pair(self, rollout: Rollout, better: Candidate, worse: Candidate, candidates: int) -> PreferencePair:
         difference = better.score - worse.score
-        exact = better.prompt_ids is not None and better.prompt_ids == worse.prompt_ids
+        # Sampled ids stand for the texts only where they differ and follow the same prompt.
+        exact = better.prompt_ids == worse.prompt_ids and better.completion_ids != worse.completion_ids
+        exact = exact and better.completion_ids is not None and worse.completion_ids is not None
         return PreferencePair(
             context=better.context,
             context_text=better.context_text,
@@ -188,9 +204,13 @@ class PairBuilder:
         )
 
 
-def reaches(value: float, threshold: float, *, scale: float = 0.0) -> bool:
-    """Whether `value >= threshold`, or equal to it up to a relative 1e-9 (of the larger of both and `scale`)."""
-    return value >= threshold or threshold - value <= RELATIVE * max(abs(value), abs(threshold), scale)
+def reaches(value: float, threshold: float) -> bool:
+    """Whether `value >= threshold`, or equal to it up to a relative 1e-9.
+
+    >>> reaches(0.3 - 0.2, 0.1), reaches(0.099, 0.1)
+    (True, False)
+    """
+    return value >= threshold or math.isclose(value, threshold, rel_tol=RELATIVE)
 
 
 def answer_in_context(context: Sequence[Mapping[str, Any]], chosen: str, rejected: str) -> bool:
@@ -214,7 +234,9 @@ def _problem(event: CandidateScored) -> DropReason | None:
 
 
 def _is_number(score: Any) -> bool:
-    return isinstance(score, int | float) and not isinstance(score, bool) and math.isfinite(score)
+    if not isinstance(score, int | float) or isinstance(score, bool):
+        return False
+    return abs(score) <= sys.float_info.max  # false for NaN, infinities, and integers that no float can hold
 
 
 def _is_context(context: Any) -> bool:
@@ -223,18 +245,24 @@ def _is_context(context: Any) -> bool:
     return isinstance(context, list | tuple) and all(isinstance(message, Mapping) for message in context)
 
 
-def _candidate(event: CandidateScored, position: int, rollout: Rollout, calls: Mapping[int, ModelCall]) -> Candidate:
-    call = calls.get(event.call_seq) if event.call_seq is not None else None
+def _candidate(event: CandidateScored, position: int, rollout: Rollout, call: ModelCall | None) -> Candidate:
+    sampled = call if call is not None and _says(call, event.output) else None
     index = event.candidate_index
     return Candidate(
         turn_id=event.turn_id,
-        index=index if isinstance(index, int) else position,
+        index=index if isinstance(index, int) and not isinstance(index, bool) else position,
         context=as_messages(event.input),
         context_text=event.input if isinstance(event.input, str) else None,
         completion=event.output,
-        score=event.score,
-        prompt_ids=call.prompt_ids if call else None,
-        completion_ids=call.completion_ids if call else None,
+        score=float(event.score),
+        prompt_ids=sampled.prompt_ids if sampled else None,
+        completion_ids=sampled.completion_ids if sampled else None,
         rollout_id=rollout.rollout_id,
         call_seq=event.call_seq,
     )
+
+
+def _says(call: ModelCall, text: str) -> bool:
+    """Whether the text is the call's whole reply: the sampled ids do not stand for a part of it, or for what was made of it."""
+    content = call.message.get("content")
+    return isinstance(content, str) and content.strip() == text.strip()

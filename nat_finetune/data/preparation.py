@@ -92,4 +92,5 @@ def _key(pair: PreferencePair) -> tuple[str, str, str]:
 
 
 def _dropped(pair: PreferencePair, reason: DropReason) -> Dropped:
-    return Dropped("pair", reason, "", pair.provenance.example_id, pair.provenance.rollout_id)
+    where = pair.provenance
+    return Dropped("pair", reason, "", where.example_id, where.rollout_id, where.chosen_call, where.rejected_call)

@@ -57,7 +57,12 @@ def target_calls(rollout: Rollout, target: Target) -> list[ModelCall]:
 
 def is_target(call: ModelCall, target: Target) -> bool:
     """Whether a call is by the target model and inside a target function."""
-    return call.llm == target.llm and any(name in call.path for name in target.functions)
+    return call.llm == target.llm and is_inside(call.path, target)
+
+
+def is_inside(path: Sequence[str], target: Target) -> bool:
+    """Whether one of the functions that were running is a target function."""
+    return any(name in path for name in target.functions)
 
 
 def build_trajectory(rollout: Rollout, target: Target, credit: Credit) -> Iterator[Trajectory | Dropped]:
