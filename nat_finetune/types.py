@@ -482,9 +482,9 @@ class Dropped:
     example_id: ExampleId | None = None
     rollout_id: str | None = None
     call_seq: int | None = None
-    """Of a pair: the call that produced the chosen completion."""
+    """`seq` of the model call that it is about; of a pair the chosen completion's."""
     rejected_call: int | None = None
-    """Of a pair: the call that produced the rejected one."""
+    """Of a pair: `seq` of the rejected completion's call."""
 
 
 @dataclass(frozen=True, slots=True)

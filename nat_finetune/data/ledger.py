@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from nat_finetune.data.keys import example_key
 from nat_finetune.data.trajectories import is_target
 from nat_finetune.interfaces import Target
 from nat_finetune.types import (
@@ -28,6 +29,9 @@ CONTEXT: Bucket = ("masked", "context")
 ZERO_ADVANTAGE: Bucket = ("masked", "zero_advantage")
 """Sampled tokens of a flat group: nothing in it differs, so nothing pulls."""
 
+_ORDER = {"trained": 0, "masked": 1, "dropped": 2}
+_WHOLE = ("rollout", "trajectory")
+
 
 class Ledger:
     """Counts calls and tokens by bucket, one step at a time."""
@@ -35,28 +39,38 @@ class Ledger:
     def __init__(self) -> None:
         self._calls: dict[Bucket, int] = {}
         self._tokens: dict[Bucket, int] = {}
+        self._uncounted = 0
 
-    def add(self, rollouts: Iterable[Rollout], collection: Collection, target: Target) -> None:
-        """Account for every call of these rollouts, given what became of them."""
-        fate = _Fate(collection, target)
+    def add(
+        self, rollouts: Iterable[Rollout], collection: Collection, target: Target, dropped_later: Sequence[Dropped] = ()
+    ) -> None:
+        """Account for every call of these rollouts, given what became of them.
+
+        `dropped_later` is what the backend left out of the collection's items (`JobSpec.dropped`).
+        """
+        fate = _Fate(collection, target, dropped_later)
         for rollout in rollouts:
-            for call in rollout.model_calls:
-                self._count(call, fate.of(rollout, call))
+            for call, bucket in fate.of(rollout):
+                self._count(call, bucket)
 
     def add_superseded(self, rollouts: Iterable[Rollout]) -> None:
         """Account for rollouts of a stopped session that were run anew."""
         for rollout in rollouts:
             for call in rollout.model_calls:
-                self._count(call, ("dropped", DropReason.SUPERSEDED.value))
+                self._count(call, _dropped(DropReason.SUPERSEDED))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `rows` sum to everything that was added."""
+        """JSON-able; `rows` sum to everything that was added.
+
+        `calls_without_tokens` is how many calls did not say what their tokens are: these are in no row's tokens.
+        """
         buckets = sorted(set(self._calls) | set(self._tokens), key=lambda b: (_ORDER[b[0]], b[1] or ""))
         return {
             "rows": [
                 {"bucket": b[0], "reason": b[1], "calls": self._calls.get(b, 0), "tokens": self._tokens.get(b, 0)}
                 for b in buckets
-            ]
+            ],
+            "calls_without_tokens": self._uncounted,
         }
 
     @classmethod
@@ -66,56 +80,81 @@ class Ledger:
         for row in data.get("rows", ()):
             bucket = (row["bucket"], row["reason"])
             ledger._calls[bucket], ledger._tokens[bucket] = row["calls"], row["tokens"]
+        ledger._uncounted = data.get("calls_without_tokens", 0)
         return ledger
 
     def _count(self, call: ModelCall, bucket: Bucket) -> None:
         self._calls[bucket] = self._calls.get(bucket, 0) + 1
         self._tokens[bucket] = self._tokens.get(bucket, 0) + len(call.completion_ids or ())
         self._tokens[CONTEXT] = self._tokens.get(CONTEXT, 0) + len(call.prompt_ids or ())
-
-
-_ORDER = {"trained": 0, "masked": 1, "dropped": 2}
+        self._uncounted += call.prompt_ids is None or call.completion_ids is None
 
 
 class _Fate:
     """What became of each call of one collection."""
 
-    def __init__(self, collection: Collection, target: Target) -> None:
+    def __init__(self, collection: Collection, target: Target, dropped_later: Sequence[Dropped]) -> None:
         self._target = target
-        self._trained = set(_trained_calls(collection))
-        self._by_call = {(d.rollout_id, d.call_seq): d for d in collection.dropped if d.call_seq is not None}
-        self._by_rollout = {d.rollout_id: d for d in collection.dropped if d.rollout_id and d.what in _WHOLE}
-        self._by_example = {repr(d.example_id): d for d in collection.dropped if d.what == "group"}
+        self._trained = set(_trained_calls(collection, dropped_later))
+        everything = [*collection.dropped, *dropped_later]
+        self._by_call = dict(_drops_of_calls(everything))
+        self._by_rollout = {d.rollout_id: d.reason for d in everything if d.what in _WHOLE}
+        self._by_example = {
+            example_key(d.example_id): d.reason for d in everything if d.what == "group" and d.example_id is not None
+        }
 
-    def of(self, rollout: Rollout, call: ModelCall) -> Bucket:
-        if (rollout.rollout_id, call.seq) in self._trained:
-            return TRAINED
+    def of(self, rollout: Rollout) -> Iterator[tuple[ModelCall, Bucket]]:
+        """Each call of a rollout with its bucket."""
+        scored = {event.call_seq for event in rollout.events if isinstance(event, CandidateScored)}
+        for call in rollout.model_calls:
+            if (rollout.rollout_id, call.seq) in self._trained:
+                yield call, TRAINED
+                continue
+            reason = self._reason(rollout, call)
+            if reason is None:
+                reason = DropReason.NOT_PAIRED if call.seq in scored else DropReason.NOT_A_CANDIDATE
+            yield call, ZERO_ADVANTAGE if reason is DropReason.FLAT_GROUP else _dropped(reason)
+
+    def _reason(self, rollout: Rollout, call: ModelCall) -> DropReason | None:
+        """Why a call is not trained, the closest reason first."""
         if not is_target(call, self._target):
-            return ("dropped", DropReason.OUTSIDE_TARGET.value)
+            return DropReason.OUTSIDE_TARGET
         if rollout.failure is not None and rollout.failure.cause is Cause.INFRASTRUCTURE:
-            return ("dropped", DropReason.INFRASTRUCTURE_FAILURE.value)
-        for drop in self._candidates(rollout, call):
-            if drop is not None:
-                return ZERO_ADVANTAGE if drop.reason is DropReason.FLAT_GROUP else ("dropped", drop.reason.value)
-        scored = any(isinstance(e, CandidateScored) and e.call_seq == call.seq for e in rollout.events)
-        return ("dropped", (DropReason.NOT_PAIRED if scored else DropReason.NOT_A_CANDIDATE).value)
-
-    def _candidates(self, rollout: Rollout, call: ModelCall) -> Iterator[Dropped | None]:
-        """Drops that explain this call, the closest first."""
-        yield self._by_call.get((rollout.rollout_id, call.seq))
-        yield self._by_rollout.get(rollout.rollout_id)
-        yield self._by_example.get(repr(rollout.example_id))
+            return DropReason.INFRASTRUCTURE_FAILURE
+        return (
+            self._by_call.get((rollout.rollout_id, call.seq))
+            or self._by_rollout.get(rollout.rollout_id)
+            or self._by_example.get(example_key(rollout.example_id))
+        )
 
 
-_WHOLE = ("rollout", "trajectory")
+def _dropped(reason: DropReason) -> Bucket:
+    return ("dropped", reason.value)
 
 
-def _trained_calls(collection: Collection) -> Iterator[tuple[str | None, int | None]]:
+Call = tuple[str | None, int | None]
+"""Rollout and `seq`."""
+
+
+def _drops_of_calls(dropped: Iterable[Dropped]) -> Iterator[tuple[Call, DropReason]]:
+    for drop in dropped:
+        for seq in (drop.call_seq, drop.rejected_call):
+            if seq is not None:
+                yield (drop.rollout_id, seq), drop.reason
+
+
+def _trained_calls(collection: Collection, dropped_later: Sequence[Dropped]) -> Iterator[Call]:
+    """Calls of the items that the backend trained on."""
+    rollouts = {drop.rollout_id for drop in dropped_later if drop.what in _WHOLE}
+    pairs = {(drop.rollout_id, drop.call_seq, drop.rejected_call) for drop in dropped_later if drop.what == "pair"}
     for item in collection.items:
         if isinstance(item, Group):
             for trajectory in item.trajectories:
-                for segment in trajectory.segments:
-                    yield from ((trajectory.rollout_id, turn.call_seq) for turn in segment.turns)
+                if trajectory.rollout_id not in rollouts:
+                    for segment in trajectory.segments:
+                        yield from ((trajectory.rollout_id, turn.call_seq) for turn in segment.turns)
         elif isinstance(item, PreferencePair):
-            yield (item.provenance.rollout_id, item.provenance.chosen_call)
-            yield (item.provenance.rollout_id, item.provenance.rejected_call)
+            where = item.provenance
+            if (where.rollout_id, where.chosen_call, where.rejected_call) not in pairs:
+                yield (where.rollout_id, where.chosen_call)
+                yield (where.rollout_id, where.rejected_call)

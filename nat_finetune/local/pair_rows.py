@@ -110,4 +110,5 @@ def _too_long(provenance: Provenance, length: int, limit: int) -> Dropped:
         example_id=provenance.example_id,
         rollout_id=provenance.rollout_id,
         call_seq=provenance.chosen_call,
+        rejected_call=provenance.rejected_call,
     )
