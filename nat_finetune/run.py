@@ -88,6 +88,7 @@ class Run:
 
     async def steps(self) -> AsyncIterator[Step]:
         """`num_epochs` passes over the examples, each in an order of its own, from the first step that is not done."""
+        self._progress.planned(self._steps_in_all(), self.state.steps_done)
         if self.state.steps_done:
             await self.validate_if_due(self._step(self.state.steps_done - 1))
         for index in range(self.state.steps_done, self._steps_in_all()):
@@ -95,6 +96,7 @@ class Run:
 
     async def passes(self, count: int) -> AsyncIterator[Step]:
         """`count` passes over all examples, one step each; none where the update is in the checkpoint already."""
+        self._progress.planned(count, min(self.state.steps_done, count))
         everything = [Step(index, 0, tuple(self._examples), last_of_epoch=index == count - 1) for index in range(count)]
         if self.state.steps_done >= count:
             await self.validate_if_due(everything[-1])

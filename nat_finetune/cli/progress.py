@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,10 @@ class JsonProgress:
         """The folder and config of the run."""
         self._say("run_started", **info)
 
+    def planned(self, steps: int, done: int) -> None:
+        """How long the run is."""
+        self._say("planned", steps=steps, done=done)
+
     def stage_started(self, step: int, stage: str, total: int | None) -> None:
         """A stage begins."""
         self._say("stage_started", step=step, stage=stage, total=total)
@@ -67,12 +71,34 @@ class JsonProgress:
         sys.stdout.flush()
 
 
+class Pace:
+    """How long the rest of a run will take, from the steps that this process finished."""
+
+    def __init__(self, left: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._done, self._left = 0, left
+
+    def finished(self) -> None:
+        """One more step is done."""
+        self._done, self._left = self._done + 1, max(0, self._left - 1)
+
+    def __str__(self) -> str:
+        """Such as `4 min left`; empty as long as nothing is known."""
+        if not self._done or not self._left:
+            return ""
+        return f"{duration((self._clock() - self._began) / self._done * self._left)} left"
+
+
 class PlainProgress:
     """A line a step, for logs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._folder = ""
+        self._steps: int | None = None
+        self.pace = Pace()
+        """How long the rest will take."""
 
     def run_started(self, info: Mapping[str, Any]) -> None:
         """The folder and config of the run."""
@@ -80,6 +106,13 @@ class PlainProgress:
         self.say(f"run folder: {self._folder}")
         for note in info.get("notes", ()):
             self.say(f"note: {note}")
+
+    def planned(self, steps: int, done: int) -> None:
+        """How long the run is: said with each step."""
+        self._steps = steps
+        self.pace = Pace(left=steps - done)
+        if done:
+            self.say(f"resumed: {done} of {steps} steps were done")
 
     def stage_started(self, step: int, stage: str, total: int | None) -> None:
         """Said when it is done."""
@@ -89,7 +122,9 @@ class PlainProgress:
 
     def step_finished(self, metrics: Mapping[str, Any]) -> None:
         """A step in one line."""
-        self.say(step_line(metrics))
+        self.pace.finished()
+        left = str(self.pace)
+        self.say(step_line(metrics, self._steps) + (f" · {left}" if left else ""))
 
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:
         """An evaluation in one line."""
@@ -110,15 +145,15 @@ class PlainProgress:
         self._console.print(text, markup=False, highlight=False)
 
 
-class LiveProgress(PlainProgress):
+class LiveProgress:
     """A status line that moves, above it the lines of `PlainProgress`."""
 
     def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._status)
-        self._stage, self._step = "", 0
+        self._lines = PlainProgress(console)
+        self._stage, self._step = "load", 0
         self._total: int | None = None
         self._rollouts, self._tokens, self._began = 0, 0, time.monotonic()
+        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._status)
 
     def __enter__(self) -> LiveProgress:
         self._live.start()
@@ -126,6 +161,14 @@ class LiveProgress(PlainProgress):
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    def run_started(self, info: Mapping[str, Any]) -> None:
+        """The folder and config of the run."""
+        self._lines.run_started(info)
+
+    def planned(self, steps: int, done: int) -> None:
+        """How long the run is."""
+        self._lines.planned(steps, done)
 
     def stage_started(self, step: int, stage: str, total: int | None) -> None:
         """Begin the status of a stage."""
@@ -137,26 +180,51 @@ class LiveProgress(PlainProgress):
         self._rollouts += rollouts
         self._tokens += tokens
 
+    def step_finished(self, metrics: Mapping[str, Any]) -> None:
+        """A step in one line."""
+        self._lines.step_finished(metrics)
+
+    def evaluated(self, name: str, step: int, result: EvalResult) -> None:
+        """An evaluation in one line."""
+        self._lines.evaluated(name, step, result)
+
+    def warning(self, text: str) -> None:
+        """A warning."""
+        self._lines.warning(text)
+
     def finished(self, report: Mapping[str, Any]) -> None:
         """The outcome, without the status."""
         self._live.stop()
-        super().finished(report)
+        self._lines.finished(report)
 
     def _status(self) -> Text:
         seconds = time.monotonic() - self._began
-        parts = [f"step {self._step}", self._stage, f"{seconds:.0f} s"]
+        parts = [f"step {self._step}", self._stage, duration(seconds)]
         if self._total:
             parts.append(f"{self._rollouts}/{self._total} rollouts")
             if self._tokens and seconds > 0:
                 parts.append(f"{self._tokens / seconds:,.0f} tokens/s")
             if 0 < self._rollouts < self._total:
-                parts.append(f"{seconds / self._rollouts * (self._total - self._rollouts):.0f} s left")
-        return Text(" · ".join(parts), style="dim")
+                parts.append(f"{duration(seconds / self._rollouts * (self._total - self._rollouts))} to the stage's end")
+        left = str(self._lines.pace)
+        return Text(" · ".join([*parts, left] if left else parts), style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def step_line(metrics: Mapping[str, Any]) -> str:
-    """A step: rewards, what was kept and dropped, the update, seconds."""
-    parts = [f"step {metrics['step']}", f"{metrics['rollouts']} rollouts"]
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(8.2), duration(250), duration(7_400)
+    ('8 s', '4 min', '2.1 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+def step_line(metrics: Mapping[str, Any], steps: int | None = None) -> str:
+    """A step: how many of all are done with it, rewards, what was kept and dropped, the update, seconds."""
+    parts = [f"step {metrics['step']}", *([f"{metrics['step'] + 1}/{steps} done"] if steps is not None else [])]
+    parts.append(f"{metrics['rollouts']} rollouts")
     failed = metrics["failed"]["infrastructure"]
     parts += [f"{failed} failed"] if failed else []
     for name, reward in metrics["reward"].items():
@@ -176,12 +244,13 @@ def evaluation_line(result: EvalResult) -> str:
 
 def outcome_table(report: Mapping[str, Any]) -> Table:
     """Before, after and gain of each metric on the test set."""
-    table = Table("metric", "before", "after", "gain", "95 % interval", "tasks", box=None)
+    table = Table("metric", "before", "after", "gain", "interval", "tasks", box=None)
     for name, row in report["metrics"].items():
-        gain = row["gain"] or {"mean": None, "low": None, "high": None, "n": 0}
+        gain = row["gain"] or {"mean": None, "low": None, "high": None, "n": None}
         before, after = (_number((row[side] or {}).get("mean")) for side in ("before", "after"))
         interval = f"[{_number(gain['low'])}, {_number(gain['high'])}]"
-        table.add_row(name, before, after, _number(gain["mean"]), interval, str(gain["n"]))
+        tasks = "unknown" if gain["n"] is None else str(gain["n"])
+        table.add_row(*(Text(cell) for cell in (name, before, after, _number(gain["mean"]), interval, tasks)))
     return table
 
 

@@ -14,6 +14,9 @@ class Progress(Protocol):
     def run_started(self, info: Mapping[str, Any]) -> None:
         """`folder`, `config`, `notes`."""
 
+    def planned(self, steps: int, done: int) -> None:
+        """The run has so many steps in all, of which `done` were finished before it was resumed."""
+
     def stage_started(self, step: int, stage: str, total: int | None) -> None:
         """A stage (`collect`, `update`, `validate`, `test`) begins; `total` rollouts, None if it is not counted in rollouts."""
 
@@ -37,6 +40,9 @@ class NullProgress:
     """Tells nobody."""
 
     def run_started(self, info: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+    def planned(self, steps: int, done: int) -> None:
         """Say nothing."""
 
     def stage_started(self, step: int, stage: str, total: int | None) -> None:
