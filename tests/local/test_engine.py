@@ -95,6 +95,18 @@ async def test_lockstep_is_bit_identical_under_random_delays():
     assert await run(2) == first
 
 
+async def test_lockstep_gives_each_batch_a_cache_of_its_own():
+    """The cache's shape must not tell of earlier batches: strides may change how sums are rounded."""
+
+    async def last_shape(*lengths: int):
+        with engine_of(deterministic=True) as engine:
+            for length in lengths:
+                await ask(engine, range(4, 4 + length))
+            return engine._batch._cache.slots, engine._batch._cache.positions
+
+    assert await last_shape(200, 5) == await last_shape(5)
+
+
 async def test_lockstep_without_registered_rollouts_takes_what_has_arrived():
     with engine_of(deterministic=True) as engine:
         assert len(await asyncio.gather(*(ask(engine, p) for p in prompts_of(3, 2, 9)))) == 3
