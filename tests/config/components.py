@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.builders import dpo, grpo
 from nat_finetune.config.component import (
@@ -81,6 +81,13 @@ class JudgeConfig(EvaluatorBaseConfig, name="judge"):
 
     llm_name: LLMRef | None = None
     word: str = "good"
+    other_word: str = "bad"
+
+    @model_validator(mode="after")
+    def _two_words(self):
+        if self.word == self.other_word:
+            raise ValueError(f"expected two words, found {self.word!r} twice")
+        return self
 
     @field_validator("word")
     @classmethod

@@ -142,6 +142,7 @@ def test_a_text_that_looks_like_a_number_stays_a_text(tmp_path):
         "finetuning: {seed: '${SECRET}'}",
         "finetuning: {trainer: '${SECRET}'}",
         "eval: {evaluators: {e: {_type: judge, word: 'a ${SECRET}'}}}",
+        "eval: {evaluators: {e: {_type: judge, word: '${SECRET}', other_word: '${SECRET}'}}}",
         "llms: {m: {_type: endpoint, model: x, api_key: {a: '${SECRET}'}}}",
         "trainers: {t: {_type: '${SECRET}'}}",
         "trainer_adapters: {a: {_type: here, algorithm: {name: '${SECRET}'}}}",
@@ -308,6 +309,7 @@ def test_secrets_do_not_get_into_the_resolved_config(tmp_path):
         "llms:\n  a: {_type: endpoint, model: x, api_key: '${KEY}', hf_token: written-out}\n"
         "  b: {_type: endpoint, model: x, api_key: 'Bearer ${KEY}', headers: {Authorization: written-out, accept: json}}\n"
         "  c: {_type: endpoint, model: x, api_key: '${NOPE:-written-out}'}\n"
+        "  d: {_type: endpoint, model: x, api_key: '${KEY:-written-out}', hf_token: 'written-out${KEY}'}\n"
     )
     loaded = load(tmp_path, text, KEY="hunter2")
     dumped = loaded.to_yaml()

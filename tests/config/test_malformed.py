@@ -213,6 +213,7 @@ CASES = [
     ),
     ("unset with message", "metadata: {a: '${NOPE:?ask Ada}'}\n", [("1:15", "metadata.a", "NOPE is not set: ask Ada", "")]),
     ("unclosed", "metadata: {a: '${NOPE'}\n", [("1:15", "metadata.a", "without a closing brace", "")]),
+    ("no name", "metadata: {a: '${}'}\n", [("1:15", "metadata.a", "${} is not understood", "")]),
     ("not a name", "metadata: {a: '${a b}'}\n", [("1:15", "metadata.a", "${a b} is not understood: the forms are", "")]),
     (
         "text file missing",
@@ -252,6 +253,13 @@ def test_all_faults_of_a_file_come_at_once_in_its_order(tmp_path):
         "finetuning.seed",
         "profiler",
     ]
+
+
+def test_one_fault_makes_one_problem(tmp_path):
+    """A variable that is not set is no dangling reference, and whether the parts fit is asked when they are known."""
+    misfit = WHOLE.replace("trainer: fresh", "trainer: once")
+    (problem,) = problems_of(tmp_path, misfit.replace("target_model: policy", "target_model: '${NOPE}'"))
+    assert problem.message == "the environment variable NOPE is not set"
 
 
 def test_a_broken_component_does_not_hide_references_to_it(tmp_path):
