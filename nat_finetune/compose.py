@@ -10,10 +10,10 @@ from nat_finetune.config.component import ComponentConfig
 from nat_finetune.config.fit import check_fit
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import BackendError, ConfigError, DataError, Problem
-from nat_finetune.interfaces import Evaluator, Target, Trainer, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.interfaces import Evaluator, Trainer, TrainerAdapter, TrajectoryBuilder
 from nat_finetune.registry import Kind, Registry
 from nat_finetune.tracing.traced import TracedChatModel, TracedFunction
-from nat_finetune.types import Example
+from nat_finetune.types import Example, Target
 
 if TYPE_CHECKING:
     from nat_finetune.local.policy import LocalPolicy

@@ -23,6 +23,7 @@ from nat_finetune.types import (
     Rollout,
     SamplingParams,
     Score,
+    Target,
     TrainingJobRef,
     TrainingJobStatus,
     UpdateResult,
@@ -88,15 +89,6 @@ class ScoringChatModel(ChatModel, Protocol):
         `completions[p]` are the texts to score after `prompts[p]`. The end-of-turn token counts where `max_tokens` leaves
         room for it.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is trained: calls of `llm` made inside one of `functions`."""
-
-    functions: tuple[str, ...]
-    llm: str
-    reward_names: tuple[str, ...] = ()
 
 
 class Builder(Protocol):

@@ -24,7 +24,7 @@ from nat_finetune.data.preparation import deduplicate, draw_pairs
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
 from nat_finetune.evaluate import PolicyEvaluation
-from nat_finetune.interfaces import Built, Step, Target, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder
 from nat_finetune.report.metrics import drop_counts, failure_message, no_signal_message, rollout_metrics, sampled_tokens
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, requests_for
@@ -37,6 +37,7 @@ from nat_finetune.types import (
     PolicyRef,
     PreferencePair,
     Rollout,
+    Target,
     UpdateResult,
 )
 

@@ -98,6 +98,15 @@ class PolicyRef:
     """Hash of the trained weights, None where they are out of reach."""
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is trained: calls of `llm` made inside one of `functions`."""
+
+    functions: tuple[str, ...]
+    llm: str
+    reward_names: tuple[str, ...] = ()
+
+
 # ---------------------------------------------------------------------------------------------------------------- events
 
 

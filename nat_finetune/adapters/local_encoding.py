@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from nat_finetune.adapters.local_settings import LoraConfig, PolicyGradientConfig, PreferenceConfig
 from nat_finetune.errors import ConfigError, Problem
-from nat_finetune.interfaces import Target
 from nat_finetune.local.group_objective import GroupObjective, Importance, PolicyGradientSettings
 from nat_finetune.local.group_rows import encode_groups
 from nat_finetune.local.lora import LoraSettings
@@ -16,7 +15,7 @@ from nat_finetune.local.optimiser import OptimiserSettings
 from nat_finetune.local.pair_objective import PairObjective, PreferenceSettings
 from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.policy import LocalPolicy
-from nat_finetune.types import Collection, Dropped, Group, PreferencePair
+from nat_finetune.types import Collection, Dropped, Group, PreferencePair, Target
 
 if TYPE_CHECKING:
     from nat_finetune.adapters.local import LocalTrainerAdapterConfig

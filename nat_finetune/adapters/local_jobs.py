@@ -20,7 +20,6 @@ from nat_finetune.adapters.local_encoding import (
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, NoTrainableSignal, Problem
-from nat_finetune.interfaces import Target
 from nat_finetune.local.agreement import BOUNDS, Canary, compare
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
 from nat_finetune.local.learner import make_learner, train_policy
@@ -31,6 +30,7 @@ from nat_finetune.types import (
     JobSpec,
     JobState,
     PolicyRef,
+    Target,
     TrainingJobRef,
     TrainingJobStatus,
     UpdateResult,

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from pydantic import Field
 
 from nat_finetune.config.component import TrajectoryBuilderConfig
-from nat_finetune.data.pairs import PairBuilder, PairRules
-from nat_finetune.interfaces import Builder, Target, TrajectoryBuilder
+from nat_finetune.data.pairs import PairBuilder, PairCounts, PairRules
+from nat_finetune.interfaces import Builder, TrajectoryBuilder
 from nat_finetune.registry import register_trajectory_builder
-from nat_finetune.types import Cause, Dropped, DropReason, Item, Rollout
+from nat_finetune.types import Cause, Dropped, DropReason, Item, Rollout, Target
 
 
 class DPOTrajBuilderConfig(TrajectoryBuilderConfig, name="dpo_traj_builder"):
@@ -48,23 +48,31 @@ class DPOTrajBuilder:
 
     def __init__(self, config: DPOTrajBuilderConfig, target: Target) -> None:
         self.generations = config.num_generations
-        self._target = target
-        self._rules = PairRules(
+        rules = PairRules(
             step_name=config.ttc_step_name,
             exhaustive=config.exhaustive_pairs,
             min_score_diff=config.min_score_diff,
             max_pairs_per_turn=config.max_pairs_per_turn,
             reward_from_score_diff=config.reward_from_score_diff,
         )
+        self._pairs = PairBuilder(rules, target)
+
+    @property
+    def counts(self) -> PairCounts:
+        """What all pairs so far were made of."""
+        return self._pairs.counts
 
     def build(self, rollouts: Iterable[Rollout]) -> Iterator[Item | Dropped]:
         """Pairs, and everything that was left out with its reason.
 
         A rollout that broke down is left out whole: its candidates were scored, but a fault of the infrastructure may have
         made the scores.
+
+        Raises:
+            DataError: candidates were emitted, but none under `ttc_step_name`.
         """
         failed: list[Dropped] = []
-        yield from PairBuilder(self._rules, self._target).build(_sound(rollouts, failed))
+        yield from self._pairs.build(_sound(rollouts, failed))
         yield from failed
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from nat_finetune.config.component import TrajectoryBuilderConfig
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.trajectories import Credit
-from nat_finetune.interfaces import Builder, Target, TrajectoryBuilder
+from nat_finetune.interfaces import Builder, TrajectoryBuilder
 from nat_finetune.registry import register_trajectory_builder
-from nat_finetune.types import Dropped, Item, Rollout
+from nat_finetune.types import Dropped, Item, Rollout, Target
 
 
 class GRPOTrajBuilderConfig(TrajectoryBuilderConfig, name="grpo_traj_builder"):
@@ -21,12 +21,12 @@ class GRPOTrajBuilderConfig(TrajectoryBuilderConfig, name="grpo_traj_builder"):
     makes = "group"
     token_level = True
 
-    num_generations: int = Field(8, ge=2)
+    num_generations: int = 8
     """Rollouts of each example in a step. At least 2: a rollout is compared with the others of its example, never with
     those of another one."""
     credit: Literal["outcome", "per_turn"] = "outcome"
     """`outcome`: the reward of the rollout pays each of its turns. `per_turn`: a turn earns the step rewards that the workflow
-    paid from it on (`tracing.reward`)."""
+    paid from it on (`tracing.reward`); the outcome pays a turn whose return is unknown because a turn was paid nothing."""
     discount: float = Field(1.0, ge=0, le=1)
     """Per-turn credit: weight of the next turn's return. 0: a turn earns its own step reward only."""
     outcome_weight: float = Field(0.0, ge=0)
@@ -36,6 +36,13 @@ class GRPOTrajBuilderConfig(TrajectoryBuilderConfig, name="grpo_traj_builder"):
     def generations(self) -> int:
         """Rollouts that it needs of each example."""
         return self.num_generations
+
+    @field_validator("num_generations")
+    @classmethod
+    def _something_to_compare(cls, value: int) -> int:
+        if value < 2:
+            raise ValueError(f"must be at least 2, found {value}: a rollout earns by comparison with others of its own example")
+        return value
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> GRPOTrajBuilderConfig:

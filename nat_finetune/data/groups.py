@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.trajectories import Credit, build_trajectory
-from nat_finetune.interfaces import Target
-from nat_finetune.types import Cause, Dropped, DropReason, ExampleId, Group, Rollout, Trajectory
+from nat_finetune.types import Cause, Dropped, DropReason, ExampleId, Group, Rollout, Target, Trajectory
 
 
 def build_groups(rollouts: Iterable[Rollout], target: Target, credit: Credit) -> Iterator[Group | Dropped]:

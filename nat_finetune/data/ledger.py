@@ -7,7 +7,6 @@ from typing import Any
 
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.trajectories import is_target
-from nat_finetune.interfaces import Target
 from nat_finetune.types import (
     CandidateScored,
     Cause,
@@ -18,6 +17,7 @@ from nat_finetune.types import (
     ModelCall,
     PreferencePair,
     Rollout,
+    Target,
 )
 
 Bucket = tuple[str, str | None]

@@ -17,7 +17,6 @@ from typing import Any
 from nat_finetune.data.keys import context_key, example_key, turn_key
 from nat_finetune.data.trajectories import is_inside, is_target
 from nat_finetune.errors import DataError
-from nat_finetune.interfaces import Target
 from nat_finetune.types import (
     Candidate,
     CandidateScored,
@@ -27,6 +26,7 @@ from nat_finetune.types import (
     PreferencePair,
     Provenance,
     Rollout,
+    Target,
     as_messages,
 )
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nat_finetune.interfaces import Target
 from nat_finetune.types import (
     Dropped,
     DroppedWhat,
@@ -20,6 +19,7 @@ from nat_finetune.types import (
     RewardGiven,
     Rollout,
     Segment,
+    Target,
     Trajectory,
     Turn,
 )

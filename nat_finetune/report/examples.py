@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nat_finetune.interfaces import Target
 from nat_finetune.runstore import RunStore
-from nat_finetune.types import Rollout
+from nat_finetune.types import Rollout, Target
 
 PER_STEP = 3
 

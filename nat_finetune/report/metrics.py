@@ -8,8 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from nat_finetune.data.keys import example_key
-from nat_finetune.interfaces import Target
-from nat_finetune.types import Cause, Dropped, Failure, Rollout
+from nat_finetune.types import Cause, Dropped, Failure, Rollout, Target
 
 
 def sampled_tokens(rollout: Rollout) -> int:

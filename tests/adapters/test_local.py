@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from nat_finetune.adapters.local import LocalTrainerAdapterConfig, local_trainer_adapter
 from nat_finetune.adapters.local_jobs import LocalTrainerAdapter
 from nat_finetune.errors import AgreementError, BackendError, ConfigError, NoTrainableSignal
-from nat_finetune.interfaces import Target, TrainerAdapter
+from nat_finetune.interfaces import TrainerAdapter
 from nat_finetune.local.scores import TrainerScorer
-from nat_finetune.types import Collection, Group, JobState, PolicyRef, SamplingParams
+from nat_finetune.types import Collection, Group, JobState, PolicyRef, SamplingParams, Target
 from tests.fixtures.models import ARCHITECTURES
 from tests.fixtures.training import MESSAGES, REWARD, collection, pair, sampled_group, tiny_policy, trajectory
 

@@ -13,8 +13,7 @@ from nat_finetune.data.keys import require_unique
 from nat_finetune.data.pairs import PairBuilder, PairRules
 from nat_finetune.data.preparation import contradictions, deduplicate, draw_pairs, record, split_by_example
 from nat_finetune.errors import ConfigError, DataError, NoTrainableSignal
-from nat_finetune.interfaces import Target
-from nat_finetune.types import CandidateScored, Dropped, PreferencePair, Provenance, Rollout, as_messages
+from nat_finetune.types import CandidateScored, Dropped, PreferencePair, Provenance, Rollout, Target, as_messages
 
 FOLDER = Path(os.environ.get("CASES_DIR", Path(__file__).parent))
 FILES = sorted(FOLDER.rglob("*.json"))

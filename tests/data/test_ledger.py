@@ -9,7 +9,6 @@ from nat_finetune.data.groups import build_groups
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.pairs import PairBuilder, PairRules
 from nat_finetune.data.trajectories import Credit
-from nat_finetune.interfaces import Target
 from nat_finetune.types import (
     CandidateScored,
     Cause,
@@ -20,6 +19,7 @@ from nat_finetune.types import (
     ModelCall,
     Rollout,
     SamplingParams,
+    Target,
 )
 
 TARGET = Target(("player",), "policy", ("outcome",))

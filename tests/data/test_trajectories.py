@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.trajectories import Credit, build_trajectory
-from nat_finetune.interfaces import Target
 from nat_finetune.types import (
     Cause,
     Dropped,
@@ -20,6 +19,7 @@ from nat_finetune.types import (
     RewardGiven,
     Rollout,
     SamplingParams,
+    Target,
     Trajectory,
 )
 
