@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from statistics import fmean
 from typing import Any, Literal
 
 from nat_finetune_workflows.tic_tac_toe.expected import best_score
@@ -34,8 +35,8 @@ class TicTacToeConfig(FunctionBaseConfig, name="tic_tac_toe"):
     mode: Literal["game", "move"] = "game"
     """`game`: play to the end. `move`: one move in the given position."""
     step_reward: Literal["none", "solver", "expected"] = "none"
-    """What each move is paid: its worth less that of the best move (0 best, -1 an illegal one), under best play (`solver`) or
-    against this random opponent (`expected`)."""
+    """What each move is paid: its worth less that of an average legal move, under best play (`solver`) or against this random
+    opponent (`expected`); -1 for an illegal one."""
 
 
 def parse_input(example: Example) -> tuple[Board, Side]:
@@ -63,7 +64,7 @@ async def tic_tac_toe(config: TicTacToeConfig, builder: Builder) -> AsyncIterato
 
     def pay(proposal: Proposal) -> None:
         if config.step_reward != "none":
-            tracing.reward("move", regret(proposal.board, proposal.square, config.step_reward), call=proposal.call_seq)
+            tracing.reward("move", move_reward(proposal.board, proposal.square, config.step_reward), call=proposal.call_seq)
 
     async def run(example: Example) -> dict[str, Any]:
         board, side = parse_input(example)
@@ -89,15 +90,18 @@ async def tic_tac_toe(config: TicTacToeConfig, builder: Builder) -> AsyncIterato
     yield run
 
 
-def regret(board: Board, square: int | None, values: Literal["solver", "expected"]) -> float:
-    """Worth of the move less that of the best one, at most 0; -1 for an answer that is no legal move."""
+def move_reward(board: Board, square: int | None, values: Literal["solver", "expected"]) -> float:
+    """Worth of the move less the mean worth of the legal moves there; -1 for an answer that is no legal move.
+
+    Centred by position, since turns of one index are compared with one another: where every move is as good, none is praised.
+    """
     if square is None:
         return -1.0
     if values == "solver":
         worth = move_values(board)
     else:
         worth = {move: best_score(play(board, move), to_move(board)) for move in legal_moves(board)}
-    return worth[square] - max(worth.values())
+    return worth[square] - fmean(worth.values())
 
 
 def _rollout_seed() -> int:
