@@ -13,6 +13,8 @@ from nat_finetune.report.transcripts import as_json, cut, shown_turns
 
 _FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "approx_kl", "kl_ref", "sampler_trainer_max_abs")
 """Of the updates' metrics, those that are drawn."""
+_ROUNDING = 1e-9
+"""A figure that never gets larger is 0 but for rounding, such as the KL of updates of one step: nothing to look at."""
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -77,7 +79,8 @@ def curves(report: Mapping[str, Any]) -> Iterator[tuple[str, Markup]]:
     for key in _FIGURES:
         points = [Point(s["step"], s["update"][key]) for s in steps if s["update"] and s["update"].get(key) is not None]
         title = f"{words(key)} of the updates"
-        drawn.append((title, curve(title, points) if len(points) > 1 else None))
+        telling = len(points) > 1 and max(abs(p.y) for p in points) > _ROUNDING
+        drawn.append((title, curve(title, points) if telling else None))
     return ((title, svg) for title, svg in drawn if svg is not None)
 
 

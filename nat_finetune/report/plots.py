@@ -73,9 +73,9 @@ def ticks(bottom: float, top: float, about: int = 4) -> list[float]:
     if not rough > 0 or not math.isfinite(rough):
         return [bottom]
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.85)
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.6)
     first, last = math.ceil(bottom / step - 1e-9), math.floor(top / step + 1e-9)
-    return [round(k * step, 12) for k in range(first, last + 1)]
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
 
 
 def _axis(y: Scale) -> Markup:
