@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import pytest
 import yaml
@@ -50,3 +51,13 @@ def test_the_dpo_entries_are_those_of_the_shipped_config():
     for section, entries in shown.items():
         for name, entry in entries.items():
             assert entry.items() <= shipped[section][name].items()
+
+
+def test_its_overrides_lead_somewhere():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = [shlex.split(line) for line in re.findall(r"^nat-finetune run (configs/.* -o .*)$", text, re.MULTILINE)]
+    assert commands
+    for path, *options in commands:
+        given = [value for option, value in zip(options[::2], options[1::2], strict=True) if option == "-o"]
+        assert 2 * len(given) == len(options)
+        load_config(ROOT / path, given, registry=Registry.installed())
