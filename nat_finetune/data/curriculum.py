@@ -33,8 +33,16 @@ class CurriculumRules:
     random_subsample: float | None = None
 
     def __post_init__(self) -> None:
-        if self.random_subsample is not None and not 0 < self.random_subsample <= 1:
-            raise ConfigError(f"config: random_subsample must be in (0, 1], found {self.random_subsample}")
+        shares = {
+            "initial_percentile": self.initial_percentile,
+            "increment_percentile": self.increment_percentile,
+            "random_subsample": self.random_subsample,
+        }
+        for name, share in shares.items():
+            if share is not None and not 0 < share <= 1:
+                raise ConfigError(f"config: {name} must be above 0 and at most 1, found {share}")
+        if self.expansion_interval < 1:
+            raise ConfigError(f"config: expansion_interval must be at least 1 epoch, found {self.expansion_interval}")
 
     def percentile(self, epoch: int) -> float:
         """Share of the kept groups that an epoch trains on."""

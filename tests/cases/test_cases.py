@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nat_finetune.builders.dpo import DPOTrajBuilder, DPOTrajBuilderConfig
 from nat_finetune.data.curriculum import CurriculumRules, select_groups
-from nat_finetune.data.keys import require_unique
-from nat_finetune.data.pairs import PairBuilder, PairRules
+from nat_finetune.data.keys import example_key, require_unique
 from nat_finetune.data.preparation import contradictions, deduplicate, draw_pairs, record, split_by_example
 from nat_finetune.errors import ConfigError, DataError, NoTrainableSignal
 from nat_finetune.types import CandidateScored, Dropped, PreferencePair, Provenance, Rollout, Target, as_messages
@@ -56,33 +56,22 @@ def rollout_of(example):
 
 
 def run_builder(case):
-    right, config = case["right"], dict(case["config"])
-    rules = PairRules(
-        step_name=config.pop("ttc_step_name", "dpo_candidate_move"),
-        exhaustive=config.pop("exhaustive_pairs", True),
-        min_score_diff=config.pop("min_score_diff", 0.0),
-        max_pairs_per_turn=config.pop("max_pairs_per_turn", None),
-        reward_from_score_diff=config.pop("reward_from_score_diff", True),
-    )
-    config.pop("require_multiple_candidates", None)
-    assert not config, f"the case has a key that this test does not know: {config}"
-    examples = case["input"]["examples"]
+    right, examples = case["right"], case["input"]["examples"]
+    config = DPOTrajBuilderConfig(**case["config"])
+    builder = DPOTrajBuilder(config, TARGET)
     if "error" in right:
-        with pytest.raises(DataError) as raised:
-            build(examples, rules)
+        with pytest.raises(DataError, match=right["error"]) as raised:
+            build(builder, examples)
         for name in right.get("names", ()):
-            assert repr(name) in str(raised.value)
+            assert repr(name) in str(raised.value) or example_key(name) in str(raised.value)
         return
-    builder = PairBuilder(rules, TARGET)
-    made = list(builder.build(rollout_of(example) for example in examples))
-    pairs = [item for item in made if isinstance(item, PreferencePair)]
+    made = build(builder, examples)
     by_example = {}
-    for pair in pairs:
-        example_id = pair.provenance.example_id
-        by_example.setdefault((type(example_id), example_id), []).append(pair)
-    assert_equal(
-        [[shown(pair, exhaustive=rules.exhaustive) for pair in group] for group in by_example.values()], right["trajectories"]
-    )
+    for pair in made:
+        if isinstance(pair, PreferencePair):
+            by_example.setdefault(example_key(pair.provenance.example_id), []).append(pair)
+    trajectories = [[shown(pair, exhaustive=config.exhaustive_pairs) for pair in pairs] for pairs in by_example.values()]
+    assert_equal(trajectories, right["trajectories"])
     counts = builder.counts
     assert right["metrics"] == {
         "total_examples": counts.examples_with_pair,
@@ -96,9 +85,9 @@ def run_builder(case):
     assert_dropped([item for item in made if isinstance(item, Dropped)], right)
 
 
-def build(examples, rules):
+def build(builder, examples):
     require_unique([example["id"] for example in examples])
-    return list(PairBuilder(rules, TARGET).build(rollout_of(example) for example in examples))
+    return list(builder.build(rollout_of(example) for example in examples))
 
 
 def shown(pair, *, exhaustive):
@@ -137,12 +126,15 @@ def pair_of(prompt, chosen="c", rejected="r", example_id="e"):
 def run_records(case):
     right, full = case["right"], case["config"].get("use_full_message_history", False)
     if "prompts" in case["input"]:
-        pairs = [pair_of(prompt, "A", "B") for prompt in case["input"]["prompts"]]
+        pairs = [pair_of(prompt, "A", "B", f"e{index}") for index, prompt in enumerate(case["input"]["prompts"])]
     else:
         pairs = [pair_of(*row) for row in case["input"]["pairs"]]
     if "error" in right:
         with pytest.raises(DataError, match=right["error"]):
             [record(pair, use_full_message_history=full) for pair in pairs]
+        return
+    if "records" in right:
+        assert [record(pair, use_full_message_history=full) for pair in pairs] == right["records"]
         return
     contract = right["contract"]
     training, validation = split_by_example(pairs, seed=3)
@@ -171,12 +163,33 @@ def run_sample(case):
     assert_dropped(dropped, case["right"])
 
 
-def test_dedup_keeps_the_first_and_counts_what_is_preferred_both_ways():
-    first, again, reversed_pair = pair_of("p", "a", "b", "e1"), pair_of("p", "a", "b", "e2"), pair_of("p", "b", "a", "e1")
-    kept, dropped = deduplicate([first, again, reversed_pair])
-    assert kept == [first, reversed_pair]
-    assert [drop.reason.value for drop in dropped] == ["duplicate"]
-    assert contradictions(kept) == 1
+def run_dedup(case):
+    """Duplicates: the pairs that stay, by example; the rest counted; those preferred both ways counted once."""
+    right = case["right"]
+    kept, dropped = deduplicate([pair_of(*fields) for fields in pair_fields(case["input"])])
+    groups = {}
+    for pair in kept:
+        groups.setdefault(example_key(pair.provenance.example_id), []).append(pair)
+    found = [[(pair.context_text, pair.chosen, pair.rejected) for pair in group] for group in groups.values()]
+    wanted = right.get("groups", right.get("trajectories"))
+    if wanted is not None:
+        assert found == [
+            [(row["prompt"], row["chosen_response"], row["rejected_response"]) for row in group] for group in wanted
+        ]
+    assert contradictions(kept) == right.get("contradictions", 0)
+    assert_dropped(dropped, right)
+
+
+def pair_fields(given):
+    """(prompt, chosen, rejected, example id) of a list of rows or of groups of records."""
+    if "pairs" in given:
+        return given["pairs"]
+    groups = given.get("groups", given.get("trajectories"))
+    return [
+        (row["prompt"], row["chosen_response"], row["rejected_response"], row.get("example_id", f"e{index}"))
+        for index, group in enumerate(groups)
+        for row in group
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- the curriculum
@@ -189,10 +202,12 @@ def run_curriculum(case):
             CurriculumRules(**case["config"])
         return
     rules = CurriculumRules(**case["config"])
-    epochs = [
-        [[FLOATS.get(r, r) if isinstance(r, str) else r for r in group] for group in groups]
-        for groups in case["input"]["epochs"]
-    ]
+    epochs, names = [], []
+    for groups in case["input"]["epochs"]:
+        given = [group if isinstance(group, dict) else {"rewards": group} for group in groups]
+        epochs.append([[FLOATS.get(r, r) if isinstance(r, str) else r for r in group["rewards"]] for group in given])
+        ids = case["input"].get("example_ids", [f"group_{index}" for index in range(len(given))])
+        names.append([group.get("example_id", group.get("id", name)) for group, name in zip(given, ids, strict=True)])
     if "error" in right:
         with pytest.raises(NoTrainableSignal, match=right["error"]):
             [select_groups(groups, rules, epoch=epoch, seed=5) for epoch, groups in enumerate(epochs)]
@@ -207,7 +222,7 @@ def run_curriculum(case):
             "current_percentile": pytest.approx(selected.percentile, abs=1e-9),
             "last_expansion_epoch": selected.last_expansion_epoch,
             "total_groups": selected.kept_groups,
-            "included_groups": [f"group_{i}" for i in sorted(selected.groups)] if rules.enabled else [],
+            "included_groups": [names[epoch][i] for i in sorted(selected.groups)] if rules.enabled else [],
         }
         rewards = [
             [groups[position][i] for i in members] for position, members in zip(selected.groups, selected.members, strict=True)
@@ -224,6 +239,7 @@ def run_curriculum(case):
 RUNNERS = {
     "dpo_traj_builder.finalize": run_builder,
     "nemo_customizer_trainer_adapter._trajectory_to_dpo_jsonl": run_records,
+    "nemo_customizer_trainer._deduplicate_trajectories": run_dedup,
     "nemo_customizer_trainer._sample_trajectories": run_sample,
     "openpipe_art_trainer.apply_curriculum_learning": run_curriculum,
 }
