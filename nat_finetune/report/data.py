@@ -46,6 +46,7 @@ def build_report(
         "message": message,
         "headline": headline(primary, metrics.get(primary or ""), outcome, message),
         "primary_metric": primary,
+        "confidence": config.finetuning.confidence,
         "seconds": {**state.seconds, "total": sum(state.seconds.values()) or None},
         "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},

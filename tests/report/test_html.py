@@ -146,7 +146,7 @@ def paths(value, here=()):
         return [p for key, below in value.items() for p in paths(below, (*here, key))]
     if isinstance(value, list):
         return [p for index, below in enumerate(value) for p in paths(below, (*here, index))]
-    certain = {"exit_code", "step", "epoch", "dropped", "id", "example_id", "seconds", "reference"}
+    certain = {"exit_code", "confidence", "step", "epoch", "dropped", "id", "example_id", "seconds", "reference"}
     return [here] if isinstance(value, float | int) and not isinstance(value, bool) and not certain & set(here) else []
 
 
