@@ -6,50 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nat_finetune.data.groups import build_groups
 from nat_finetune.data.trajectories import Credit, build_trajectory
-from nat_finetune.types import (
-    Cause,
-    Dropped,
-    DropReason,
-    Failure,
-    FinishReason,
-    Group,
-    ModelCall,
-    RewardGiven,
-    Rollout,
-    SamplingParams,
-    Target,
-    Trajectory,
-)
-
-TARGET = Target(("player",), "policy", ("outcome",))
-
-
-def call(seq, prompt, sampled, *, path=("<workflow>", "player"), llm="policy", ids=True, logprobs=True):
-    return ModelCall(
-        rollout_id="r",
-        seq=seq,
-        path=path,
-        start=0.0,
-        end=0.0,
-        llm=llm,
-        messages=({"role": "user", "content": "x"},),
-        message={"role": "assistant", "content": "y"},
-        finish_reason=FinishReason.STOP,
-        sampling=SamplingParams(max_tokens=8, temperature=0.7),
-        prompt_ids=tuple(prompt) if ids else None,
-        completion_ids=tuple(sampled) if ids else None,
-        logprobs=tuple(-0.1 * (i + 1) for i in range(len(sampled))) if logprobs else None,
-    )
-
-
-def paid(seq, call_seq, value):
-    return RewardGiven(rollout_id="r", seq=seq, path=(), start=0.0, end=0.0, name="step", value=value, call_seq=call_seq)
-
-
-def rollout(*events, outcome=1.0, rollout_id="r", example_id="e"):
-    return Rollout(rollout_id, example_id, 0, 0, events, rewards={"outcome": outcome, "other": None})
+from nat_finetune.types import Dropped, DropReason, Trajectory
+from tests.data.rollouts import TARGET, call, paid, rollout
 
 
 def trajectory(*events, credit=None, outcome=1.0):
@@ -105,81 +64,121 @@ def test_a_trajectory_with_a_hole_is_dropped_whole(events, reason):
 
 
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=4)
+shapes = st.lists(
+    st.tuples(st.integers(-1, 5), ids, ids, st.sampled_from(["policy", "judge"]), st.sampled_from(["player", "opponent"])),
+    min_size=1,
+    max_size=7,
+)
 
 
-@given(st.lists(st.tuples(st.booleans(), ids, ids), min_size=1, max_size=6))
-def test_every_sampled_token_is_trained_exactly_once(shapes):
-    """Conversations that go on, branch and repeat: the trained tokens are the calls' completions, call by call."""
-    calls, history = [], []
-    for seq, (goes_on, added, sampled) in enumerate(shapes):
-        prompt = history + added if goes_on else added
-        calls.append(call(seq, prompt, sampled))
-        history = prompt + sampled
-    made, _ = trajectory(*calls)
+def conversation(shape):
+    """Calls that go on from an earlier one of whatever model and function, or begin anew."""
+    calls = []
+    for seq, (earlier, added, sampled, llm, function) in enumerate(shape):
+        before = calls[earlier] if 0 <= earlier < len(calls) else None
+        history = [*before.prompt_ids, *before.completion_ids] if before else []
+        calls.append(call(seq, history + added, sampled, llm=llm, path=("<workflow>", function)))
+    return calls
+
+
+@given(shapes)
+def test_every_sampled_token_of_the_target_is_trained_exactly_once(shape):
+    """Whatever goes on, branches, repeats or interleaves: a trained turn is a call's prompt, then its completion."""
+    calls = conversation(shape)
+    kept = {c.seq: c for c in calls if c.llm == "policy" and "player" in c.path}
+    made = list(build_trajectory(rollout(*calls), TARGET, Credit()))
+    dropped = [item for item in made if isinstance(item, Dropped)]
+    if not kept:
+        assert dropped[-1].reason is DropReason.NO_TRAINED_CALL
+        return
+    (built,) = [item for item in made if isinstance(item, Trajectory)]
+    assert [drop.call_seq for drop in dropped] == [c.seq for c in calls if c.seq not in kept]
     trained = {}
-    for segment in made.segments:
+    for segment in built.segments:
         for turn in segment.turns:
             assert turn.call_seq not in trained
             trained[turn.call_seq] = segment.token_ids[: turn.start], segment.token_ids[turn.start : turn.end]
             assert segment.logprobs[turn.start : turn.end] == calls[turn.call_seq].logprobs
         marked = [i for i, mask in enumerate(segment.loss_mask) if mask]
         assert marked == [i for turn in segment.turns for i in range(turn.start, turn.end)]
-    assert trained == {c.seq: (c.prompt_ids, c.completion_ids) for c in calls}
+        assert all(segment.logprobs[i] == 0.0 for i, mask in enumerate(segment.loss_mask) if not mask)
+    assert trained == {c.seq: (c.prompt_ids, c.completion_ids) for c in kept.values()}
+    assert built.trainable_tokens == sum(len(c.completion_ids) for c in kept.values())
+    order = sorted((turn for segment in built.segments for turn in segment.turns), key=lambda turn: turn.index)
+    assert [turn.call_seq for turn in order] == sorted(kept)
 
 
-def test_per_turn_credit_is_the_discounted_return():
+@given(shapes)
+def test_a_segment_begins_only_where_no_open_one_fits(shape):
+    calls = [replace(c, llm="policy", path=("player",)) for c in conversation(shape)]
+    built, _ = trajectory(*calls)
+    begins = {segment.turns[0].call_seq for segment in built.segments}
+    sequences = []
+    for c in calls:
+        fitting = [s for s in sequences if c.prompt_ids[: len(s)] == s]
+        assert (c.seq in begins) == (not fitting)
+        if fitting:
+            sequences.remove(max(fitting, key=len))
+        sequences.append(c.prompt_ids + c.completion_ids)
+
+
+def test_the_longest_of_several_fitting_segments_is_extended():
+    built, _ = trajectory(call(0, [1], [2]), call(1, [1], [2, 3]), call(2, [1, 2, 3, 4], [5]))
+    assert [segment.token_ids for segment in built.segments] == [(1, 2), (1, 2, 3, 4, 5)]
+
+
+def test_sub_agents_that_interleave_each_keep_their_own_segment():
+    one, other = call(0, [1], [2]), call(1, [7], [8])
+    built, _ = trajectory(one, other, call(2, [1, 2, 3], [4]), call(3, [7, 8, 9], [6]))
+    assert [segment.token_ids for segment in built.segments] == [(1, 2, 3, 4), (7, 8, 9, 6)]
+    assert [[turn.index for turn in segment.turns] for segment in built.segments] == [[0, 2], [1, 3]]
+
+
+# ------------------------------------------------------------------------------------------------------------------ credit
+
+
+def credits(*events, outcome=1.0, **fields):
+    built, _ = trajectory(*events, credit=Credit(per_turn=True, outcome="outcome", **fields), outcome=outcome)
+    return [turn.credit for segment in built.segments for turn in segment.turns]
+
+
+TURNS = [call(0, [1], [2]), call(1, [1], [2]), call(2, [1], [2])]
+
+
+def test_credit_is_the_discounted_return():
     events = [call(0, [1], [2]), paid(1, 0, 1.0), paid(2, 0, 0.5), call(3, [1], [2]), paid(4, 3, 2.0)]
-    made, _ = trajectory(*events, credit=Credit(per_turn=True, discount=0.5))
-    assert [segment.turns[0].credit for segment in made.segments] == [2.5, 2.0]
-    made, _ = trajectory(*events, credit=Credit(per_turn=True, discount=0.5, outcome_weight=4.0, outcome="outcome"))
-    assert [segment.turns[0].credit for segment in made.segments] == [1.5 + 0.5 * 6.0, 6.0]
+    assert credits(*events, discount=0.5) == [2.5, 2.0]
+    assert credits(*events, discount=0.5, outcome_weight=4.0) == [1.5 + 0.5 * 6.0, 6.0]
+    assert credits(*events, discount=0.0, outcome_weight=4.0) == [1.5, 6.0]
+    built, _ = trajectory(*events)
+    assert [segment.turns[0].credit for segment in built.segments] == [None, None]
 
 
-@pytest.mark.parametrize("events", [[call(0, [1], [2])], [call(0, [1], [2]), paid(1, 0, None)]])
-def test_an_unknown_step_reward_falls_back_to_the_outcome(events):
-    made, _ = trajectory(*events, credit=Credit(per_turn=True))
-    assert made.segments[0].turns[0].credit is None
+def test_what_the_rollout_earned_as_a_whole_is_part_of_its_last_turn():
+    events = [*TURNS, paid(3, 0, 1.0), paid(4, 1, 1.0), paid(5, 2, 1.0), paid(6, None, 10.0)]
+    assert credits(*events) == [13.0, 12.0, 11.0]
+    assert credits(*events, discount=0.0) == [1.0, 1.0, 11.0]
+    assert credits(*events[:-1], paid(6, None, None), discount=0.0) == [1.0, 1.0, None]
 
 
-def test_groups_are_by_example_with_its_type():
-    rollouts = [
-        rollout(call(0, [1], [2]), outcome=o, rollout_id=f"{e!r}{o}", example_id=e) for e in (1, "1") for o in (0.0, 1.0)
-    ]
-    groups = [item for item in build_groups(rollouts, TARGET, Credit()) if isinstance(item, Group)]
-    assert [(group.example_id, len(group.trajectories)) for group in groups] == [(1, 2), ("1", 2)]
+@pytest.mark.parametrize("unknown", [[], [paid(9, 1, None)], [paid(9, 1, float("nan"))], [paid(8, 1, 1.0), paid(9, 1, None)]])
+def test_an_unknown_step_reward_makes_unknown_what_rests_on_it(unknown):
+    events = [*TURNS, paid(3, 0, 1.0), paid(4, 2, 1.0), *unknown]
+    assert credits(*events) == [None, None, 1.0]
+    assert credits(*events, discount=0.0) == [1.0, None, 1.0]
 
 
-def test_what_can_not_be_compared_is_dropped_with_its_reason():
-    broken = Failure(
-        rollout_id="f",
-        seq=0,
-        path=(),
-        start=0.0,
-        end=0.0,
-        stage="model",
-        cause=Cause.INFRASTRUCTURE,
-        error_type="E",
-        message="m",
-    )
-    flat = [rollout(call(0, [1], [2]), outcome=0.7, rollout_id=f"flat{i}", example_id="flat") for i in range(3)]
-    rollouts = [
-        *flat,
-        rollout(call(0, [1], [2]), rollout_id="single", example_id="single"),
-        rollout(call(0, [1], [2]), outcome=None, rollout_id="unknown", example_id="single"),
-        replace(rollout(rollout_id="f", example_id="single"), failure=broken),
-    ]
-    made = list(build_groups(rollouts, TARGET, Credit()))
-    assert [(drop.what, drop.reason) for drop in made] == [
-        ("rollout", DropReason.UNKNOWN_REWARD),
-        ("rollout", DropReason.INFRASTRUCTURE_FAILURE),
-        ("group", DropReason.FLAT_GROUP),
-        ("group", DropReason.TOO_FEW_ROLLOUTS),
-    ]
+def test_an_unknown_outcome_counts_only_where_it_has_weight():
+    events = [TURNS[0], paid(3, 0, 1.0)]
+    assert credits(*events, outcome=None) == [1.0]
+    assert credits(*events, outcome=None, outcome_weight=0.5) == [None]
 
 
-def test_equal_outcomes_with_unequal_credit_are_no_flat_group():
-    rollouts = [rollout(call(0, [1], [2]), paid(1, 0, value), rollout_id=f"r{value}") for value in (0.0, 1.0)]
-    (group,) = build_groups(rollouts, TARGET, Credit(per_turn=True))
-    assert isinstance(group, Group)
-    (drop,) = build_groups(rollouts, TARGET, Credit())
-    assert drop.reason is DropReason.FLAT_GROUP
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.floats(0, 1), st.floats(0, 2), st.floats(-1, 1))
+def test_every_trained_turn_carries_the_return_of_the_definition(steps, discount, weight, outcome):
+    calls = [call(seq, [seq], [1, 2]) for seq in range(len(steps))]
+    events = [*calls, *(paid(100 + seq, seq, value) for seq, value in enumerate(steps))]
+    rewards = [*steps[:-1], steps[-1] + weight * outcome]
+    wanted = [sum(discount**k * r for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
+    found = credits(*events, outcome=outcome, discount=discount, outcome_weight=weight)
+    assert found == pytest.approx(wanted, abs=1e-9)
