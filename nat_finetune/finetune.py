@@ -6,8 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic_core import to_json
 
 from nat_finetune.compose import Composition, compose
 from nat_finetune.config.load import LoadedConfig, load_config
@@ -299,9 +302,18 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
             "references": references,
             "notes": notes,
             "sets": {
-                name: {"examples": len(examples), "clusters": len({e.task_key or repr(e.id) for e in examples})}
+                name: {
+                    "examples": len(examples),
+                    "clusters": len({e.task_key or repr(e.id) for e in examples}),
+                    "hash": _digest(examples),
+                }
                 for name, examples in sets.items()
                 if examples
             },
         },
     )
+
+
+def _digest(examples: Sequence[Example]) -> str:
+    """Hash of a dataset's examples as they were read, order included."""
+    return sha256(to_json(examples, inf_nan_mode="constants")).hexdigest()[:16]

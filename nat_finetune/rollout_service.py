@@ -95,8 +95,13 @@ class RolloutService:
         gate = asyncio.Semaphore(self._settings.max_concurrency)
 
         async def one(request: RolloutRequest) -> list[Rollout]:
-            async with gate:
-                attempts = await self._attempts(request, policy_version, trained_rewards)
+            await gate.acquire()
+            # The engine hears of the end only after the next rollout may begin: in lockstep no batch goes without it.
+            with self._enter_rollout(request.rollout_id):
+                try:
+                    attempts = await self._attempts(request, policy_version, trained_rewards)
+                finally:
+                    gate.release()
             for rollout in attempts:
                 on_done(rollout)
             return attempts
@@ -126,7 +131,7 @@ class RolloutService:
     async def _attempt(self, request: RolloutRequest, seed: int, policy_version: int | None) -> Rollout:
         recorder = Recorder(request.rollout_id, seed)
         output, failure = None, None
-        with recording(recorder), self._enter_rollout(request.rollout_id):
+        with recording(recorder):
             try:
                 with boundary(Stage.WORKFLOW):
                     output = await self._within_timeout(request.example)

@@ -72,6 +72,7 @@ class Run:
         self._uncommitted: list[Rollout] = []
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}
+        self._exhausted = False
 
     def resume(self) -> None:
         """Load the checkpoint and find the rollouts that were finished after it."""
@@ -93,6 +94,8 @@ class Run:
         if self.state.steps_done:
             await self.validate_if_due(self._step(self.state.steps_done - 1))
         for index in range(self.state.steps_done, self._steps_in_all()):
+            if self._exhausted:
+                return
             yield self._step(index)
 
     async def passes(self, count: int) -> AsyncIterator[Step]:
@@ -152,10 +155,11 @@ class Run:
         return Built(step, tuple(items), tuple(dropped))
 
     async def select(self, built: Built, *, deduplicate_pairs: bool = False, max_pairs: int | None = None) -> Collection:
-        """Apply the trainer's filters; an empty collection is an outcome of its own, and ends the run when it repeats.
+        """Apply the trainer's filters; an empty collection is an outcome of its own, and ends the training when it repeats.
 
         Raises:
-            NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row, or in all of them.
+            NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row (or a whole epoch, if
+                that is fewer), and never before: after an update the run ends as finished, with a warning.
         """
         items: list[Item] = list(built.items)
         dropped = list(built.dropped)
@@ -170,10 +174,12 @@ class Run:
         state = self.state
         state.steps_without_signal = 0 if items else state.steps_without_signal + 1
         if state.steps_without_signal >= self._patience():
-            self._account(collection, None)
-            raise NoTrainableSignal(
-                no_signal_message(state.steps_without_signal, dropped, self._uncommitted, self._parts.target)
-            )
+            message = no_signal_message(state.steps_without_signal, dropped, self._uncommitted, self._parts.target)
+            if self.policy.version == 0:
+                self._account(collection)
+                raise NoTrainableSignal(message)
+            self._exhausted = True
+            self.warn(f"training ends here: {message}")
         return collection
 
     async def update(self, collection: Collection) -> UpdateResult | None:
@@ -183,7 +189,7 @@ class Run:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
         else:
             self.policy = result.policy
-        self._account(collection, result)
+        self._account(collection)
         self._metrics |= {
             "kept": len(collection.items),
             "dropped": drop_counts(collection.dropped),
@@ -283,7 +289,7 @@ class Run:
         self._store.save_update(step, result)
         return result
 
-    def _account(self, collection: Collection, result: UpdateResult | None) -> None:
+    def _account(self, collection: Collection) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target)
         self._ledger.add_superseded(self._superseded)
         self._superseded = []
@@ -299,7 +305,7 @@ class Run:
             self._parts.adapter.save_state(self._store.new_checkpoint(name))
         state.steps_done, state.checkpoint, state.policy = step + 1, name, self.policy
         self._store.commit(state)
-        self._store.keep_checkpoints({name})
+        self._store.keep_newest_checkpoints(self._config.keep_checkpoints)
 
 
 def _is_final(rollout: Rollout) -> bool:

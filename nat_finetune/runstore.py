@@ -255,12 +255,10 @@ class RunStore:
             raise _cannot_write(folder, error) from error
         return folder
 
-    def keep_checkpoints(self, names: set[str]) -> None:
-        """Remove all checkpoints but these."""
-        root = self.folder / "checkpoints"
-        for folder in root.iterdir() if root.is_dir() else ():
-            if folder.name not in names:
-                shutil.rmtree(folder)
+    def keep_newest_checkpoints(self, count: int) -> None:
+        """Remove all checkpoints but the newest `count`; their names sort by age."""
+        for folder in sorted((self.folder / "checkpoints").iterdir())[:-count]:
+            shutil.rmtree(folder)
 
 
 @cache

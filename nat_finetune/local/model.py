@@ -108,7 +108,7 @@ def resolve_source(source: str) -> Source:
 
 def _folder_hint(path: Path) -> str:
     if (path / "adapter_config.json").is_file():
-        return "it holds a peft adapter: export the merged model with `nat-finetune export --merged`, and name that folder"
+        return "it holds a peft adapter: export the merged model with `nat-finetune export --format merged`, and name that folder"
     return "expected a folder as written by save_pretrained: config.json, model.safetensors, tokenizer.json"
 
 
@@ -169,7 +169,9 @@ def weights_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def _read(place: Source, source: str, dtype: torch.dtype, revision: str | None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()  # it would write into the run's own display
     common: dict[str, Any] = {"local_files_only": place.local}
     if place.gguf_file is not None:
         common["gguf_file"] = place.gguf_file

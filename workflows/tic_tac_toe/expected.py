@@ -93,6 +93,15 @@ def best_score(board: Board, side: Side) -> float:
     return max(scores) if to_move(board) == side else sum(scores) / len(scores)
 
 
+@cache
+def uniform_score(board: Board, side: Side) -> float:
+    """The expected outcome from `board` for `side` when both sides play at random."""
+    if is_over(board):
+        return result(board, side)
+    scores = [uniform_score(play(board, square), side) for square in legal_moves(board)]
+    return sum(scores) / len(scores)
+
+
 def best_response(side: Side) -> Callable[[Board], dict[int, float]]:
     """The policy that reaches `best_score`; of moves that are equal to within rounding it plays the first."""
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from statistics import fmean
 from typing import Any, Literal
 
-from nat_finetune_workflows.tic_tac_toe.expected import best_score
+from nat_finetune_workflows.tic_tac_toe.expected import uniform_score
 from nat_finetune_workflows.tic_tac_toe.game import SIDES, Board, Side, check, is_over, legal_moves, play, to_move
 from nat_finetune_workflows.tic_tac_toe.moves import Proposal
 from nat_finetune_workflows.tic_tac_toe.solver import move_values, result
@@ -34,9 +34,9 @@ class TicTacToeConfig(FunctionBaseConfig, name="tic_tac_toe"):
     """The function that chooses the policy's moves."""
     mode: Literal["game", "move"] = "game"
     """`game`: play to the end. `move`: one move in the given position."""
-    step_reward: Literal["none", "solver", "expected"] = "none"
-    """What each move is paid: its worth less that of an average legal move, under best play (`solver`) or against this random
-    opponent (`expected`); -1 for an illegal one."""
+    step_reward: Literal["none", "solver", "playout"] = "none"
+    """What each move is paid: how much better it is than an average legal move, under best play (`solver`) or if both sides
+    play at random after it (`playout`); -1 for an illegal one."""
 
 
 def parse_input(example: Example) -> tuple[Board, Side]:
@@ -90,18 +90,22 @@ async def tic_tac_toe(config: TicTacToeConfig, builder: Builder) -> AsyncIterato
     yield run
 
 
-def move_reward(board: Board, square: int | None, values: Literal["solver", "expected"]) -> float:
-    """Worth of the move less the mean worth of the legal moves there; -1 for an answer that is no legal move.
+def move_reward(board: Board, square: int | None, values: Literal["solver", "playout"]) -> float:
+    """How much better the move is than the average legal one, in units of the spread there; -1 for an answer that is none.
 
-    Centred by position, since turns of one index are compared with one another: where every move is as good, none is praised.
+    Centred and scaled by position, since turns of one index are compared with one another: where every move is as good, none
+    is praised, and a choice counts alike early, when little is decided, and late.
     """
     if square is None:
         return -1.0
-    if values == "solver":
-        worth = move_values(board)
-    else:
-        worth = {move: best_score(play(board, move), to_move(board)) for move in legal_moves(board)}
-    return worth[square] - fmean(worth.values())
+    worth = move_values(board) if values == "solver" else playout_values(board)
+    spread = max(worth.values()) - min(worth.values())
+    return (worth[square] - fmean(worth.values())) / spread if spread > 0 else 0.0
+
+
+def playout_values(board: Board) -> dict[int, float]:
+    """What each legal move is worth to the side that makes it, if both sides play at random after it."""
+    return {square: uniform_score(play(board, square), to_move(board)) for square in legal_moves(board)}
 
 
 def _rollout_seed() -> int:
