@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.pairs import PairBuilder, PairRules
+from nat_finetune.data.preparation import deduplicate
 from nat_finetune.data.trajectories import Credit
 from nat_finetune.types import (
     CandidateScored,
     Cause,
     Collection,
     Dropped,
+    DropReason,
     Failure,
     FinishReason,
     ModelCall,
@@ -45,7 +47,7 @@ def call(seq, *, llm="policy", path=("player",), tokens=2, ids=True):
 
 def candidate(seq, call_seq, score):
     return CandidateScored(
-        rollout_id="r", seq=seq, path=(), start=0.0, end=0.0, step_name="s", turn_id="t", input="P", output=f"o{seq}",
+        rollout_id="r", seq=seq, path=("player",), start=0.0, end=0.0, step_name="s", turn_id="t", input="P", output=f"o{seq}",
         score=score, call_seq=call_seq,
     )  # fmt: skip
 
@@ -64,9 +66,10 @@ def pairs(rollouts):
     return PairBuilder(PairRules("s"), TARGET).build(rollouts)
 
 
-def ledger_of(rollouts, builder):
+def account(rollouts, builder, later=()):
+    """The rows, given what the backend left out later."""
     ledger = Ledger()
-    ledger.add(rollouts, collect(rollouts, builder), TARGET)
+    ledger.add(rollouts, collect(rollouts, builder), TARGET, later)
     return {(row["bucket"], row["reason"]): (row["calls"], row["tokens"]) for row in ledger.to_dict()["rows"]}
 
 
@@ -80,7 +83,7 @@ def test_groups_by_bucket():
         Rollout("f", 4, 0, 0, (call(0),), rewards={"outcome": 1.0}),
         Rollout("g", 5, 0, 0, (call(0), call(1, ids=False)), rewards={"outcome": 1.0}),
     ]
-    assert ledger_of(rollouts, groups) == {
+    assert account(rollouts, groups) == {
         ("trained", None): (2, 5),
         ("masked", "context"): (0, 24),
         ("masked", "zero_advantage"): (2, 4),
@@ -94,12 +97,59 @@ def test_groups_by_bucket():
 def test_pairs_by_bucket():
     events = (call(0), call(1), call(2), call(3), candidate(4, 0, 1.0), candidate(5, 1, 0.0), candidate(6, 2, None))
     rollouts = [Rollout("a", 1, 0, 0, events)]
-    assert ledger_of(rollouts, pairs) == {
+    assert account(rollouts, pairs) == {
         ("trained", None): (2, 4),
         ("masked", "context"): (0, 12),
         ("dropped", "no_score"): (1, 2),
         ("dropped", "not_a_candidate"): (1, 2),
     }
+
+
+def test_what_the_backend_left_out_is_not_trained():
+    rollouts = [Rollout(name, 1, 0, 0, (call(0),), rewards={"outcome": o}) for name, o in (("a", 1.0), ("b", 0.0))]
+    late = Dropped("trajectory", DropReason.TOO_LONG, "", 1, "a")
+    assert account(rollouts, groups, [late]) == {
+        ("trained", None): (1, 2),
+        ("masked", "context"): (0, 6),
+        ("dropped", "too_long"): (1, 2),
+    }
+
+
+def test_a_call_is_trained_while_one_of_its_pairs_is():
+    events = (call(0), call(1), call(2), candidate(4, 0, 1.0), candidate(5, 1, 0.5), candidate(6, 2, 0.0))
+    rollouts = [Rollout("a", 1, 0, 0, events)]
+    late = [Dropped("pair", DropReason.TOO_LONG, "", 1, "a", *calls) for calls in ((0, 2), (1, 2))]
+    assert account(rollouts, pairs, late[:1])["trained", None] == (3, 6)
+    assert account(rollouts, pairs, late)["trained", None] == (2, 4)
+    assert account(rollouts, pairs, late)["dropped", "too_long"] == (1, 2)
+
+
+def test_duplicates_and_ties_by_reason():
+    events = (call(0), call(1), candidate(4, 0, 1.0), candidate(5, 1, 0.0))
+    rollouts = [Rollout(name, 1, 0, 0, events) for name in ("a", "b")]
+    built = collect(rollouts, pairs)
+    kept, left_out = deduplicate(built.items)
+    ledger = Ledger()
+    ledger.add(rollouts, Collection(tuple(kept), "run", 0, "policy", tuple(left_out)), TARGET)
+    assert [(r["reason"], r["calls"]) for r in ledger.to_dict()["rows"]] == [(None, 2), ("context", 0), ("duplicate", 2)]
+    tied = [Rollout("a", 1, 0, 0, (call(0), call(1), candidate(4, 0, 1.0), candidate(5, 1, 1.0)))]
+    assert account(tied, pairs) == {("masked", "context"): (0, 6), ("dropped", "not_paired"): (2, 4)}
+
+
+def test_calls_whose_tokens_nobody_knows_are_counted_as_such():
+    ledger = Ledger()
+    ledger.add_superseded([Rollout("a", 1, 0, 0, (call(0), call(1, ids=False)))])
+    assert ledger.to_dict()["calls_without_tokens"] == 1
+    assert Ledger.from_dict(ledger.to_dict()).to_dict() == ledger.to_dict()
+    assert Ledger.from_dict({}).to_dict() == {"rows": [], "calls_without_tokens": 0}
+
+
+def test_ids_of_examples_keep_their_type():
+    rollouts = [
+        *(Rollout(f"i{n}", 1, 0, 0, (call(0),), rewards={"outcome": 0.5}) for n in range(2)),
+        *(Rollout(f"s{n}", "1", 0, 0, (call(0),), rewards={"outcome": float(n)}) for n in range(2)),
+    ]
+    assert account(rollouts, groups)["masked", "zero_advantage"] == (2, 4)
 
 
 calls = st.lists(
@@ -133,6 +183,8 @@ def test_the_rows_sum_to_everything(shapes, builder):
     assert sum(row["calls"] for row in again.to_dict()["rows"]) == len(everything)
     tokens = sum(len(c.prompt_ids or ()) + len(c.completion_ids or ()) for c in everything)
     assert sum(row["tokens"] for row in again.to_dict()["rows"]) == tokens
+    reasons = {row["reason"] for row in again.to_dict()["rows"]}
+    assert not reasons & ({"not_a_candidate", "not_paired"} if builder is groups else {"too_few_rollouts", "flat_group"})
 
 
 def test_a_retried_attempt_is_no_candidate_of_the_group():
@@ -152,4 +204,4 @@ def test_a_retried_attempt_is_no_candidate_of_the_group():
         Rollout("a", 1, 0, 0, (call(0),), rewards={"outcome": 1.0}),
         Rollout("b", 1, 0, 0, (call(0),), rewards={"outcome": 0.0}),
     ]
-    assert ledger_of(rollouts, groups)["dropped", "infrastructure_failure"] == (1, 2)
+    assert account(rollouts, groups)["dropped", "infrastructure_failure"] == (1, 2)
