@@ -18,7 +18,7 @@ from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.types import Collection, Dropped, Group, PreferencePair, Target
 
 if TYPE_CHECKING:
-    from nat_finetune.adapters.local import LocalTrainerAdapterConfig
+    from nat_finetune.adapters.local_settings import LocalTrainerAdapterConfig
 
 
 @dataclass(frozen=True, slots=True)

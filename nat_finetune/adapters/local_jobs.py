@@ -37,7 +37,7 @@ from nat_finetune.types import (
 )
 
 if TYPE_CHECKING:
-    from nat_finetune.adapters.local import LocalTrainerAdapterConfig
+    from nat_finetune.adapters.local_settings import LocalTrainerAdapterConfig
 
 
 @dataclass(slots=True)
