@@ -12,10 +12,10 @@ from nat_finetune.registry import register_trainer_adapter
 @register_trainer_adapter(config_type=LocalTrainerAdapterConfig)
 async def local_trainer_adapter(config: LocalTrainerAdapterConfig, builder: Builder) -> AsyncIterator[TrainerAdapter]:
     """Make the policy trainable; an adapter, if there is one, is sampled from at once (it changes nothing yet)."""
-    from nat_finetune.adapters.local_jobs import LocalTrainerAdapter
+    from nat_finetune.local.jobs import LocalTrainerAdapter
 
     adapter = LocalTrainerAdapter(
-        config, await builder.get_policy(), target=builder.target, name=builder.entry_name, seed=builder.seed
+        config.settings(), await builder.get_policy(), target=builder.target, name=builder.entry_name, seed=builder.seed
     )
     try:
         yield adapter

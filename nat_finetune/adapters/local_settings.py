@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from nat_finetune.algorithms.presets import PRESETS, Preset
 from nat_finetune.config.component import ItemKind, Section, TrainerAdapterConfig
+from nat_finetune.local.settings import (
+    Importance,
+    LoopSettings,
+    LoraSettings,
+    OptimiserSettings,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    UpdateSettings,
+)
 
 PresetName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "rloo"]
 
@@ -80,6 +90,12 @@ class PolicyGradientConfig(Section):
         if not chosen["overlong_buffer_share"]:
             chosen["overlong_buffer_share"] = None
         return Preset(**chosen)
+
+    def settings(self) -> PolicyGradientSettings:
+        """All of this, as the local backend wants it."""
+        chosen = self.importance
+        correction = None if chosen is None else Importance(chosen.mode, chosen.low, chosen.high)
+        return PolicyGradientSettings(self.preset(), self.length_limit, correction)
 
     @model_validator(mode="after")
     def _fits(self) -> PolicyGradientConfig:
@@ -156,6 +172,11 @@ class PreferenceConfig(Section):
         """beta, by whichever name it was given."""
         return next((value for value in (self.beta, self.ref_policy_kl_penalty) if value is not None), 0.1)
 
+    def settings(self) -> PreferenceSettings:
+        """All of this, as the local backend wants it."""
+        own = {field.name for field in fields(PreferenceSettings)} - {"beta"}
+        return PreferenceSettings(beta=self.strength, **{name: getattr(self, name) for name in own})
+
     @model_validator(mode="after")
     def _fits(self) -> PreferenceConfig:
         if self.beta is not None and self.ref_policy_kl_penalty is not None:
@@ -184,6 +205,10 @@ class LoraConfig(Section):
     """0, because the policy that samples must be the one that is trained."""
     target_modules: Literal["all-linear"] | tuple[Annotated[str, Field(min_length=1)], ...] = "all-linear"
     """Endings of module names; `all-linear` is every linear layer but the output layer."""
+
+    def settings(self) -> LoraSettings:
+        """All of this, as the local backend wants it."""
+        return LoraSettings(self.rank, self.alpha, self.target_modules)
 
 
 class AgreementConfig(Section):
@@ -241,6 +266,19 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     def takes(self) -> frozenset[ItemKind]:
         """Pairs for `name: dpo`, else groups."""
         return frozenset(["pair" if isinstance(self.algorithm, PreferenceConfig) else "group"])
+
+    def settings(self) -> UpdateSettings:
+        """All of this, as the local backend wants it."""
+        own = {field.name for field in fields(OptimiserSettings)} - {"eps"}
+        return UpdateSettings(
+            algorithm=self.algorithm.settings(),
+            optimiser=OptimiserSettings(**{name: getattr(self, name) for name in own}),
+            loop=LoopSettings(**{field.name: getattr(self, field.name) for field in fields(LoopSettings)}),
+            lora=None if self.lora is None else self.lora.settings(),
+            max_length=self.max_length,
+            agreement_bound=self.agreement.bound,
+            agreement_rows=self.agreement.rows,
+        )
 
     @model_validator(mode="after")
     def _fits(self) -> LocalTrainerAdapterConfig:

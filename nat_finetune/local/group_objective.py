@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,35 +12,14 @@ from nat_finetune.algorithms.importance import importance_correction
 from nat_finetune.algorithms.kl import k3, token_kl
 from nat_finetune.algorithms.logprobs import TokenScores
 from nat_finetune.algorithms.policy_gradient import Clip, LossOutput, policy_gradient_loss
-from nat_finetune.algorithms.presets import Preset
 from nat_finetune.algorithms.reduce import REDUCTIONS, StepCounts
 from nat_finetune.data.batches import MicroBatch, Plan
 from nat_finetune.errors import AgreementError, BackendError
 from nat_finetune.local.group_rows import ADVANTAGES, SAMPLER, GroupRows
 from nat_finetune.local.optimise import Learner, Unit
+from nat_finetune.local.settings import PolicyGradientSettings
 
 OLD, REFERENCE = "old_logprobs", "reference_logprobs"
-
-
-@dataclass(frozen=True, slots=True)
-class Importance:
-    """Correction for a sampler that is not the trainer: see `algorithms.importance`."""
-
-    mode: str
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyGradientSettings:
-    """Every choice of a policy-gradient update."""
-
-    preset: Preset
-    length_limit: int | None
-    """The constant of `constant_length`, in tokens."""
-    importance: Importance | None
-    agreement_bound: float
-    """Largest difference, nats, between the sampler's logprobs and the trainer's at the same weights."""
 
 
 class GroupObjective:
@@ -51,10 +29,12 @@ class GroupObjective:
     one of several steps the trainer's own, computed before the first. With an importance correction always the trainer's.
     """
 
-    def __init__(self, encoded: GroupRows, settings: PolicyGradientSettings) -> None:
+    def __init__(self, encoded: GroupRows, settings: PolicyGradientSettings, *, agreement_bound: float) -> None:
+        """`agreement_bound`: the largest difference, nats, between sampler and trainer at the same weights."""
         self.rows = encoded.rows
         self._encoded = encoded
         self._settings = settings
+        self._agreement_bound = agreement_bound
         self._single_step = True
         choices = settings.preset
         self._clip: Clip | None = None
@@ -87,7 +67,7 @@ class GroupObjective:
 
     def check(self, metrics: Mapping[str, float]) -> None:
         """Raise AgreementError where the sampler's logprobs are not the trainer's: every gradient would be wrong."""
-        found, bound = metrics["sampler_trainer_max_abs"], self._settings.agreement_bound
+        found, bound = metrics["sampler_trainer_max_abs"], self._agreement_bound
         if not found <= bound:
             raise AgreementError(
                 f"sampler and trainer differ by up to {found:.3g} nats on tokens that these very weights sampled, more than "

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError
 from nat_finetune.local.agreement import Canary, trainer_scores
-from nat_finetune.local.lora import LoraSettings, attach_lora
-from nat_finetune.local.optimise import Learner, LoopSettings, Objective, mean_metrics, optimise
-from nat_finetune.local.optimiser import Optimiser, OptimiserSettings
+from nat_finetune.local.lora import attach_lora
+from nat_finetune.local.optimise import Learner, Objective, mean_metrics, optimise
+from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.scores import TrainerScorer
+from nat_finetune.local.settings import LoopSettings, LoraSettings, OptimiserSettings
 from nat_finetune.local.weights import Reference, TrainedWeights
 from nat_finetune.types import PolicyRef
 
@@ -58,6 +59,7 @@ def train_policy(
     settings: LoopSettings,
     canary: Canary,
     *,
+    seed: int,
     progress: Callable[[float], None],
     cancelled: Callable[[], bool],
 ) -> Trained:
@@ -69,7 +71,7 @@ def train_policy(
     began = time.monotonic()
     with policy.exclusive():
         before = learner.weights.digest()
-        done = optimise(learner, objective, settings, progress=progress, cancelled=cancelled)
+        done = optimise(learner, objective, settings, seed=seed, progress=progress, cancelled=cancelled)
         digest = learner.weights.digest()
         if not done.curve:
             raise BackendError("the update made no optimiser step")

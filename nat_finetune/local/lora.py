@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from nat_finetune.errors import ConfigError, Problem
-
-ALL_LINEAR = "all-linear"
-
-
-@dataclass(frozen=True, slots=True)
-class LoraSettings:
-    """What is attached to the model."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    """The adapter's output is scaled by `alpha / rank`."""
-    target_modules: str | tuple[str, ...] = ALL_LINEAR
-    """Endings of module names; `all-linear` is every linear layer but the output layer."""
+from nat_finetune.local.settings import ALL_LINEAR, LoraSettings
 
 
 def attach_lora(model: Any, settings: LoraSettings, *, seed: int) -> Any:

@@ -17,22 +17,11 @@ from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError
 from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.scores import TrainerScorer
+from nat_finetune.local.settings import LoopSettings
 from nat_finetune.local.weights import Reference, TrainedWeights
 
 Unit = tuple[int, ...]
 """Rows that must share a micro-batch: one of a rollout, two of a pair."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """How an update goes over its items."""
-
-    epochs: int = 1
-    batch_size: int | None = None
-    """Items of an optimiser step; None: all."""
-    max_tokens_per_microbatch: int = 2048
-    activation_checkpointing: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +77,7 @@ def optimise(
     objective: Objective,
     settings: LoopSettings,
     *,
+    seed: int,
     progress: Callable[[float], None],
     cancelled: Callable[[], bool],
 ) -> Optimised:
@@ -96,7 +86,8 @@ def optimise(
     Args:
         learner: model, optimiser and reference; changed in place.
         objective: items and loss.
-        settings: order and size of the steps.
+        settings: number and size of the steps.
+        seed: of the order of the items.
         progress: told the share done, 0 to 1.
         cancelled: asked before every optimiser step.
 
@@ -104,7 +95,7 @@ def optimise(
         BackendError: out of memory, a gradient that is not finite, or `Cancelled`.
         AgreementError: the sampler's logprobs are not the trainer's (see `Objective.check`).
     """
-    steps = list(_steps(len(objective.items), settings))
+    steps = list(_steps(len(objective.items), settings, seed))
     curve: list[dict[str, float]] = []
     with _out_of_memory(settings), _checkpointing(learner.model, settings.activation_checkpointing):
         everything = [unit for units in objective.items for unit in units]
@@ -124,12 +115,12 @@ def optimise(
     return Optimised(tuple(curve), metrics)
 
 
-def _steps(count: int, settings: LoopSettings) -> Iterator[list[int]]:
+def _steps(count: int, settings: LoopSettings, seed: int) -> Iterator[list[int]]:
     """Items of each optimiser step: every epoch goes over all of them, in an order of its own."""
     size = settings.batch_size or count
     for epoch in range(settings.epochs):
         order = list(range(count))
-        random.Random(derive_seed(settings.seed, "shuffle", epoch)).shuffle(order)
+        random.Random(derive_seed(seed, "shuffle", epoch)).shuffle(order)
         for start in range(0, count, size):
             yield sorted(order[start : start + size])
 

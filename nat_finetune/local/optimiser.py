@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nat_finetune.errors import BackendError
+from nat_finetune.local.settings import OptimiserSettings
 from nat_finetune.local.weights import TrainedWeights
-
-Schedule = Literal["constant", "linear", "cosine"]
-
-
-@dataclass(frozen=True, slots=True)
-class OptimiserSettings:
-    """AdamW (arXiv:1711.05101) and what surrounds it."""
-
-    learning_rate: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    """Of matrices; never of biases and norms."""
-    max_grad_norm: float = 1.0
-    schedule: Schedule = "constant"
-    warmup_steps: int = 0
-    total_steps: int | None = None
-    """Optimiser steps of the whole run, at which `linear` and `cosine` reach 0."""
 
 
 def learning_rate(settings: OptimiserSettings, step: int) -> float:

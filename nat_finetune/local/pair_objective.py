@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,20 +14,9 @@ from nat_finetune.data.batches import MicroBatch, Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.optimise import Learner, Unit
 from nat_finetune.local.pair_rows import PairRows
+from nat_finetune.local.settings import PreferenceSettings
 
 REFERENCE = "reference_logprobs"
-
-
-@dataclass(frozen=True, slots=True)
-class PreferenceSettings:
-    """Every choice of a DPO update; meanings are in `algorithms.dpo`."""
-
-    loss: str = "sigmoid"
-    beta: float = 0.1
-    label_smoothing: float = 0.0
-    preference_loss_weight: float = 1.0
-    sft_loss_weight: float = 0.0
-    sft_average_log_probs: bool = False
 
 
 class PairObjective:

@@ -8,9 +8,9 @@ import torch
 from pydantic import ValidationError
 
 from nat_finetune.adapters.local import LocalTrainerAdapterConfig, local_trainer_adapter
-from nat_finetune.adapters.local_jobs import LocalTrainerAdapter
 from nat_finetune.errors import AgreementError, BackendError, ConfigError, NoTrainableSignal
 from nat_finetune.interfaces import TrainerAdapter
+from nat_finetune.local.jobs import LocalTrainerAdapter
 from nat_finetune.local.scores import TrainerScorer
 from nat_finetune.types import Collection, Group, JobState, PolicyRef, SamplingParams, Target
 from tests.fixtures.models import ARCHITECTURES
@@ -26,7 +26,7 @@ def config(algorithm="grpo", **settings):
 
 def adapter_of(policy, algorithm="grpo", *, rewards=(REWARD,), **settings) -> LocalTrainerAdapter:
     target = Target(("<workflow>",), policy.name, rewards)
-    return LocalTrainerAdapter(config(algorithm, **settings), policy, target=target, name="gpu", seed=7)
+    return LocalTrainerAdapter(config(algorithm, **settings).settings(), policy, target=target, name="gpu", seed=7)
 
 
 async def update(adapter: TrainerAdapter, items: Collection):

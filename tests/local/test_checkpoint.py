@@ -8,10 +8,10 @@ import torch
 
 from nat_finetune.errors import BackendError, OutputError
 from nat_finetune.local.checkpoint import COUNTERS, TRAINED, load_checkpoint, save_checkpoint
-from nat_finetune.local.lora import LoraSettings
-from nat_finetune.local.optimise import LoopSettings, optimise
-from nat_finetune.local.pair_objective import PairObjective, PreferenceSettings
+from nat_finetune.local.optimise import optimise
+from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
+from nat_finetune.local.settings import LoopSettings, LoraSettings, PreferenceSettings
 from tests.fixtures.training import learner_of, pair, tiny_policy
 
 PAIRS = [pair("the quick brown fox", "o"), pair("win", "lose", text="move 0 1 2 3"), pair("1", "2"), pair("3", "4")]
@@ -19,8 +19,8 @@ PAIRS = [pair("the quick brown fox", "o"), pair("win", "lose", text="move 0 1 2 
 
 def train(policy, learner, *, seed):
     objective = PairObjective(encode_pairs(PAIRS, policy.format, max_length=None), PreferenceSettings())
-    settings = LoopSettings(epochs=2, batch_size=3, seed=seed)
-    return optimise(learner, objective, settings, progress=lambda s: None, cancelled=lambda: False)
+    settings = LoopSettings(epochs=2, batch_size=3)
+    return optimise(learner, objective, settings, seed=seed, progress=lambda s: None, cancelled=lambda: False)
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nat_finetune.errors import BackendError, OutputError
 from nat_finetune.local.export import export_adapter, export_merged
-from nat_finetune.local.lora import LoraSettings
 from nat_finetune.local.model import load_model
+from nat_finetune.local.settings import LoraSettings
 from tests.fixtures.models import ARCHITECTURES, tiny_model
 from tests.fixtures.training import learner_of, tiny_policy
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from nat_finetune.errors import ConfigError
-from nat_finetune.local.lora import LoraSettings, attach_lora
+from nat_finetune.local.lora import attach_lora
+from nat_finetune.local.settings import LoraSettings
 from tests.fixtures.models import ARCHITECTURES, tiny_model
 
 IDS = torch.tensor([[5, 6, 7, 8, 9]])

@@ -12,13 +12,13 @@ from nat_finetune.algorithms.policy_gradient import LossOutput
 from nat_finetune.algorithms.presets import PRESETS
 from nat_finetune.data.batches import Rows
 from nat_finetune.errors import AgreementError, BackendError
-from nat_finetune.local.group_objective import GroupObjective, Importance, PolicyGradientSettings
+from nat_finetune.local.group_objective import GroupObjective
 from nat_finetune.local.group_rows import encode_groups
-from nat_finetune.local.lora import LoraSettings
-from nat_finetune.local.optimise import Cancelled, LoopSettings, mean_metrics, optimise
-from nat_finetune.local.pair_objective import PairObjective, PreferenceSettings
+from nat_finetune.local.optimise import Cancelled, mean_metrics, optimise
+from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
+from nat_finetune.local.settings import Importance, LoopSettings, LoraSettings, PolicyGradientSettings, PreferenceSettings
 from nat_finetune.local.weights import TrainedWeights
 from nat_finetune.types import Group
 from tests.fixtures.models import ARCHITECTURES, tiny_model
@@ -36,14 +36,14 @@ GRPO = PRESETS["grpo"]
 
 
 def run(learner, objective, **settings):
-    options = {"progress": lambda share: None, "cancelled": lambda: False}
+    options = {"progress": lambda share: None, "cancelled": lambda: False, "seed": 0}
     options |= {name: settings.pop(name) for name in list(settings) if name in options}
     return optimise(learner, objective, LoopSettings(**settings), **options)
 
 
 def group_objective(groups, preset=GRPO, *, importance=None, bound=1e-3, length_limit=None):
     rows = encode_groups(groups, preset, reward=REWARD, length_limit=length_limit, max_length=None, policy_version=0)
-    return GroupObjective(rows, PolicyGradientSettings(preset, length_limit, importance, bound))
+    return GroupObjective(rows, PolicyGradientSettings(preset, length_limit, importance), agreement_bound=bound)
 
 
 def weights_of(policy):

@@ -9,10 +9,10 @@ from torch.nn.functional import logsigmoid
 
 from nat_finetune.errors import DataError
 from nat_finetune.local.chat import ChatFormat
-from nat_finetune.local.lora import LoraSettings
-from nat_finetune.local.optimise import LoopSettings, optimise
-from nat_finetune.local.pair_objective import PairObjective, PreferenceSettings
+from nat_finetune.local.optimise import optimise
+from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import completion_ids, encode_pairs
+from nat_finetune.local.settings import LoopSettings, LoraSettings, PreferenceSettings
 from nat_finetune.types import DropReason
 from tests.fixtures.models import ARCHITECTURES, tiny_model
 from tests.fixtures.training import MESSAGES, learner_of, pair, plain_logprobs, tiny_policy
@@ -25,7 +25,7 @@ PAIRS = [
 
 
 def run(learner, objective, **settings):
-    return optimise(learner, objective, LoopSettings(**settings), progress=lambda s: None, cancelled=lambda: False)
+    return optimise(learner, objective, LoopSettings(**settings), seed=0, progress=lambda s: None, cancelled=lambda: False)
 
 
 def objective_of(policy, pairs=PAIRS, **settings):

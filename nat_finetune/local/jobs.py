@@ -7,24 +7,17 @@ import hashlib
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nat_finetune.adapters.local_encoding import (
-    Encoded,
-    encode,
-    loop_settings,
-    lora_settings,
-    needs_reference,
-    optimiser_settings,
-)
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, NoTrainableSignal, Problem
 from nat_finetune.local.agreement import BOUNDS, Canary, compare
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
+from nat_finetune.local.encoding import Encoded, encode
 from nat_finetune.local.learner import make_learner, train_policy
 from nat_finetune.local.optimise import Cancelled
 from nat_finetune.local.policy import LocalPolicy
+from nat_finetune.local.settings import UpdateSettings
 from nat_finetune.types import (
     Collection,
     JobSpec,
@@ -35,9 +28,6 @@ from nat_finetune.types import (
     TrainingJobStatus,
     UpdateResult,
 )
-
-if TYPE_CHECKING:
-    from nat_finetune.adapters.local_settings import LocalTrainerAdapterConfig
 
 
 @dataclass(slots=True)
@@ -61,20 +51,20 @@ class Job:
 class LocalTrainerAdapter:
     """Implements `interfaces.TrainerAdapter` in this process."""
 
-    def __init__(self, config: LocalTrainerAdapterConfig, policy: LocalPolicy, *, target: Target, name: str, seed: int) -> None:
-        self._config = config
+    def __init__(self, settings: UpdateSettings, policy: LocalPolicy, *, target: Target, name: str, seed: int) -> None:
+        self._settings = settings
         self._policy = policy
         self._target = target
         self._name = name
         self._seed = seed
         self._jobs: dict[str, Job] = {}
         self._unfit: str | None = None
-        self._bound = config.agreement.bound if config.agreement.bound is not None else BOUNDS[policy.dtype]
+        self._bound = settings.agreement_bound if settings.agreement_bound is not None else BOUNDS[policy.dtype]
         self._learner = make_learner(
             policy,
-            optimiser_settings(config),
-            lora=lora_settings(config.lora),
-            needs_reference=needs_reference(config),
+            settings.optimiser,
+            lora=settings.lora,
+            needs_reference=settings.algorithm.needs_reference,
             seed=seed,
         )
 
@@ -101,7 +91,9 @@ class LocalTrainerAdapter:
             raise ConfigError(
                 Problem(f"the local backend keeps the untrained policy as reference, not version {reference.version}")
             )
-        encoded = await asyncio.to_thread(encode, collection, self._config, self._policy, self._target, bound=self._bound)
+        encoded = await asyncio.to_thread(
+            encode, collection, self._settings, self._policy, self._target, agreement_bound=self._bound
+        )
         if not encoded.trained:
             raise NoTrainableSignal(
                 f"step {collection.step}: of {len(collection.items)} items nothing can be trained on: {len(encoded.dropped)} "
@@ -206,7 +198,7 @@ class LocalTrainerAdapter:
             raise
 
     async def _update(self, job: Job) -> UpdateResult:
-        canary = Canary.of(job.encoded.objective.rows, count=self._config.agreement.rows)
+        canary = Canary.of(job.encoded.objective.rows, count=self._settings.agreement_rows)
         engine = self._policy.engine
         before = await engine.score(canary.rows, temperature=canary.temperature)
 
@@ -218,8 +210,9 @@ class LocalTrainerAdapter:
             self._policy,
             self._learner,
             job.encoded.objective,
-            loop_settings(self._config, seed=job.seed),
+            self._settings.loop,
             canary,
+            seed=job.seed,
             progress=progress,
             cancelled=job.stop.is_set,
         )
@@ -239,7 +232,7 @@ class LocalTrainerAdapter:
         )
 
     def _key(self, collection: Collection, rows: Rows) -> str:
-        digest = hashlib.sha256(f"{collection.run_id}\0{collection.step}\0{self._config.model_dump_json()}".encode())
+        digest = hashlib.sha256(f"{collection.run_id}\0{collection.step}\0{self._settings!r}".encode())
         for values in (rows.token_ids_N, rows.loss_mask_N, rows.starts, *(rows.columns[name] for name in sorted(rows.columns))):
             digest.update(values.tobytes())
         return digest.hexdigest()
