@@ -24,8 +24,6 @@ TORCH_ROOMS = (
     "nat_finetune.algorithms",
     "nat_finetune.local",
     "nat_finetune.data.batches",
-    "nat_finetune.adapters.local_encoding",  # these two are imported by the factory of adapters.local, when a run begins
-    "nat_finetune.adapters.local_jobs",
 )
 """The only places that may load torch when they are imported."""
 HEAVY = ("torch", "transformers", "peft", "accelerate", "safetensors")
