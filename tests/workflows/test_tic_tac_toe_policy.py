@@ -68,8 +68,8 @@ def test_the_readme_names_the_bits():
 
 
 def test_prompts_are_short_and_have_no_unknown_word(tokenizer, prompts_N_T):
-    assert tokenizer.decode(prompt_ids(tokenizer, "X...O....")) == "<user> X X 2 3 4 O 6 7 8 9 <assistant>"
-    assert prompts_N_T.shape == (4520, 12)
+    assert tokenizer.decode(prompt_ids(tokenizer, "X...O....")) == "<user> +1 2 3 4 -5 6 7 8 9 <assistant>"
+    assert prompts_N_T.shape == (4520, 11)
     assert tokenizer.unk_token_id not in prompts_N_T
     assert len({tuple(row) for row in prompts_N_T.tolist()}) == 4520, "two positions with one prompt"
 

@@ -12,7 +12,8 @@ PLAYED = [board for board in game.positions() if not game.is_over(board)]
 
 
 def test_free_squares_are_shown_by_number():
-    assert prompts.tiny_prompt("X...O....") == "X X 2 3 4 O 6 7 8 9"
+    assert prompts.tiny_prompt("X...O....") == "+1 2 3 4 -5 6 7 8 9"
+    assert prompts.tiny_prompt("X...O...X") == "-1 2 3 4 +5 6 7 8 -9"  # O moves: its marks are the own ones
     assert prompts.chat_prompt("X...O...X") == "O to move | X 2 3 4 O 6 7 8 X | free: 2 3 4 6 7 8"
 
 

@@ -25,7 +25,16 @@ BATCH = 512
 LEARNING_RATE = 2e-3
 ENOUGH_LEGAL = 0.97
 """Training stops when this share of the probability is on legal moves: a policy that is always legal would hide a lesson."""
-WORDS = ["<pad>", "<eos>", "<user>", "<assistant>", "<unk>", "X", "O", *(str(number) for number in range(1, 10))]
+INITIAL_SPREAD = 0.08
+"""Near 1 / sqrt(width); the usual 0.02 is meant for wider models."""
+WORDS = [
+    "<pad>",
+    "<eos>",
+    "<user>",
+    "<assistant>",
+    "<unk>",
+    *(f"{mark}{number}" for mark in ("", "+", "-") for number in range(1, 10)),
+]
 TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }} "
     "{% if message['role'] == 'assistant' %}<eos> {% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -53,10 +62,11 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=len(WORDS),
         hidden_size=128,
-        intermediate_size=320,
-        num_hidden_layers=3,
+        intermediate_size=512,
+        num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=64,
+        initializer_range=INITIAL_SPREAD,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from nat_finetune_workflows.tic_tac_toe.game import FREE, Board, legal_moves, to_move
+from nat_finetune_workflows.tic_tac_toe.game import FREE, Board, legal_moves, other, to_move
 
 Style = Literal["tiny", "chat"]
 Problem = Literal["unparsable", "out of range", "occupied"]
@@ -38,8 +38,13 @@ def cells(board: Board) -> tuple[str, ...]:
 
 
 def tiny_prompt(board: Board) -> str:
-    """The position in ten words for the shipped policy: the side to move, then the squares row by row."""
-    return " ".join((to_move(board), *cells(board)))
+    """The position in nine words for the shipped policy: `5` is square 5, free, `+5` its own mark there, `-5` the opponent's.
+
+    A word for each mark on each square, seen from the side that moves: a model this small then needs no attention pattern to
+    tell squares apart, learns both sides as one, and gets there several times sooner than with shared words `X` and `O`.
+    """
+    shown = {FREE: "", to_move(board): "+", other(to_move(board)): "-"}
+    return " ".join(f"{shown[mark]}{square}" for square, mark in enumerate(board, start=1))
 
 
 def chat_prompt(board: Board) -> str:
