@@ -12,6 +12,7 @@ from nat_finetune_workflows.tic_tac_toe import game, make_data, solver
 DATA = resources.files("nat_finetune_workflows.tic_tac_toe") / "data"
 SPLITS = ("train", "validation", "test")
 FILES = [f"{kind}_{split}.jsonl" for kind in ("game", "move") for split in SPLITS]
+SHORT = ["move_train_short.jsonl", "move_test_short.jsonl"]
 
 
 def rows(file: str) -> list[dict]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nat_finetune_workflows.tic_tac_toe.game import (
@@ -27,6 +27,8 @@ from nat_finetune_workflows.tic_tac_toe.solver import is_critical, optimal_moves
 
 SEED = 20261130
 OPENING_PLIES = 3
+SHORT = {"train": 160, "test": 72}
+"""Rows of the `move_*_short` files: for models that take seconds an update, one view of as many canonical positions."""
 SHARES = {"train": 0.5, "validation": 0.15, "test": 0.35}
 
 
@@ -74,14 +76,28 @@ def move_rows(boards: list[Board], name: str) -> Iterator[dict[str, object]]:
             }
 
 
+def short_rows(boards: list[Board], name: str) -> list[dict[str, object]]:
+    """Rows of a few positions of a split, in random order, each through one random view."""
+    generator = random.Random(SEED)
+    chosen = generator.sample(sorted(boards), SHORT[name])
+    views_of = [transform(board, generator.choice(SYMMETRIES)) for board in chosen]
+    return [{**row, "task_key": canonical(str(row["id"])[5:])} for row in move_rows(views_of, "test")]
+
+
 def main(folder: Path) -> None:
-    """Write the six files."""
+    """Write all files."""
     everything = canonical_positions()
     openings = [board for board in everything if 9 - board.count(FREE) <= OPENING_PLIES]
     for kind, boards, rows in (("game", openings, game_rows), ("move", everything, move_rows)):
         for name, part in split(boards, SEED).items():
-            lines = [json.dumps(row) for row in rows(part, name)]
-            (folder / f"{kind}_{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            write(folder / f"{kind}_{name}.jsonl", rows(part, name))
+            if kind == "move" and name in SHORT:
+                write(folder / f"move_{name}_short.jsonl", short_rows(part, name))
+
+
+def write(path: Path, rows: Iterable[dict[str, object]]) -> None:
+    """One JSON object a line."""
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
