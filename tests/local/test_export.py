@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from peft import PeftModel
+from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nat_finetune.errors import BackendError, OutputError
@@ -44,6 +45,11 @@ def test_plain_transformers_and_peft_load_what_was_trained(arch, tied, tmp_path)
         export_merged(policy, tmp_path / "merged")
         export_adapter(policy, tmp_path / "adapter")
         assert torch.equal(logits(policy.model), trained)  # exporting changes nothing
+    with (
+        safe_open(tmp_path / "merged" / "model.safetensors", "pt") as saved,
+        safe_open(tmp_path / "base" / "model.safetensors", "pt") as original,
+    ):
+        assert set(saved.keys()) == set(original.keys())
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     torch.testing.assert_close(logits(merged), trained, atol=2e-5, rtol=0)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base")

@@ -17,7 +17,7 @@ from nat_finetune.local.group_rows import encode_groups
 from nat_finetune.local.optimise import Cancelled, mean_metrics, optimise
 from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
-from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
+from nat_finetune.local.scores import TEMPERATURE, TrainerScorer, bare_model
 from nat_finetune.local.settings import Importance, LoopSettings, LoraSettings, PolicyGradientSettings, PreferenceSettings
 from nat_finetune.local.weights import TrainedWeights
 from nat_finetune.types import Group
@@ -338,7 +338,12 @@ async def test_checkpointed_activations_give_the_same_gradient(monkeypatch):
             groups = await uneven_groups(policy)
             learner = learner_of(policy, lora=lora)
             plain, _ = gradients_of(learner, group_objective(groups), monkeypatch)
+            forwards = []
+            layer = bare_model(policy.model).get_decoder().layers[0]
+            hook = layer.mlp.register_forward_pre_hook(lambda *_, forwards=forwards: forwards.append(1))
             recomputed, _ = gradients_of(learner, group_objective(groups), monkeypatch, activation_checkpointing=True)
+            hook.remove()
+            assert len(forwards) == 2  # once forwards, once again on the way back
             assert not policy.model.training
             assert not any(module.training for module in policy.model.modules())
         for name, gradient in plain.items():
