@@ -26,8 +26,8 @@ def position(row: dict) -> tuple[str, str]:
 
 def test_the_script_writes_the_shipped_files(tmp_path):
     make_data.main(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(FILES)
-    for file in FILES:
+    assert {path.name for path in tmp_path.iterdir()} == {*FILES, *SHORT}
+    for file in (*FILES, *SHORT):
         assert (tmp_path / file).read_text(encoding="utf-8") == (DATA / file).read_text(encoding="utf-8"), file
 
 
