@@ -153,7 +153,7 @@ class PairBuilder:
             else:
                 yield Dropped("pair", reason, "", *where)
         kept.sort(key=lambda pair: (pair[1].candidate.score - pair[0].candidate.score, pair[0].rank, pair[1].rank))
-        limit = self._rules.max_pairs_per_turn if self._rules.exhaustive else None
+        limit = self._rules.max_pairs_per_turn
         for better, worse in kept[:limit]:
             yield self._pair(rollout, better.candidate, worse.candidate, len(candidates))
         for _ in range(len(kept[:limit]), len(kept)):

@@ -145,11 +145,10 @@ def test_calls_whose_tokens_nobody_knows_are_counted_as_such():
 
 
 def test_ids_of_examples_keep_their_type():
-    rollouts = [
-        *(Rollout(f"i{n}", 1, 0, 0, (call(0),), rewards={"outcome": 0.5}) for n in range(2)),
-        *(Rollout(f"s{n}", "1", 0, 0, (call(0),), rewards={"outcome": float(n)}) for n in range(2)),
-    ]
-    assert account(rollouts, groups)["masked", "zero_advantage"] == (2, 4)
+    flat = [Rollout(f"i{n}", 1, 0, 0, (call(0),), rewards={"outcome": 0.5}) for n in range(2)]
+    alone = Rollout("s", "1", 0, 0, (call(0),), rewards={"outcome": 0.5})
+    rows = account([*flat, alone], groups)
+    assert (rows["masked", "zero_advantage"], rows["dropped", "too_few_rollouts"]) == ((2, 4), (1, 2))
 
 
 calls = st.lists(

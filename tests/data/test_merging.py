@@ -60,6 +60,21 @@ def test_each_reason():
     )
 
 
+def test_the_longest_continued_call_decides():
+    longer = [USER, REPLY, TOOL]
+    found = counts(
+        call(0, [USER], [1]),
+        call(1, longer, [1, 9, 3]),
+        call(2, [*longer, {"role": "assistant", "content": "edited"}, TOOL], [1, 9, 4]),
+    )
+    assert (found.merged, found.edited, found.re_rendered) == (1, 1, 0)
+
+
+def test_another_question_is_another_conversation():
+    found = counts(call(0, [USER], [1]), call(1, [{"role": "user", "content": "v"}, REPLY, TOOL], [2, 9, 3]))
+    assert (found.other, found.re_rendered) == (1, 0)
+
+
 def test_turns_that_the_outcome_pays_are_counted():
     found = counts(call(0, [USER], [1]), call(1, [USER], [2]), rewards=[(0, 1.0)], credit=Credit(per_turn=True, discount=0.0))
     assert (found.turns, found.without_credit) == (2, 1)

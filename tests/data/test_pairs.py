@@ -31,7 +31,7 @@ def candidate(seq, score=0.5, output=None, **fields):
     return CandidateScored(rollout_id="r", seq=seq, start=0.0, end=0.0, score=score, output=output, **fields)
 
 
-def call(seq, content, *, prompt=(1,), sampled=None, llm="policy", path=("player",)):
+def call(seq, content, *, prompt=(1,), sampled="own", llm="policy", path=("player",)):
     return ModelCall(
         rollout_id="r",
         seq=seq,
@@ -44,7 +44,7 @@ def call(seq, content, *, prompt=(1,), sampled=None, llm="policy", path=("player
         finish_reason=FinishReason.STOP,
         sampling=SamplingParams(max_tokens=8),
         prompt_ids=prompt,
-        completion_ids=(seq, 0) if sampled is None else sampled,
+        completion_ids=(seq, 0) if sampled == "own" else sampled,
     )
 
 
@@ -159,12 +159,19 @@ def test_ids_come_from_calls_with_one_prompt():
     assert (pair.provenance.chosen_call, pair.provenance.rejected_call) == (0, 1)
 
 
+def test_a_reply_without_its_outer_spaces_is_the_same_reply():
+    events = (call(0, " yes\n"), call(1, "no"), candidate(2, 1.0, "yes", call_seq=0), candidate(3, 0.0, "no", call_seq=1))
+    (pair,), _ = build(*events)
+    assert (pair.chosen, pair.chosen_ids) == ("yes", (0, 0))
+
+
 @pytest.mark.parametrize(
     "other",
     [
         {"content": "no", "prompt": (2,)},
         {"content": "no", "prompt": None},
         {"content": "no", "sampled": (0, 0)},
+        {"content": "no", "sampled": None},
         {"content": "The answer is no"},
         {"content": None},
     ],

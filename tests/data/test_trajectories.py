@@ -50,6 +50,11 @@ def test_only_the_target_models_calls_inside_target_functions_are_trained():
     ]
 
 
+def test_a_function_that_a_target_function_called_is_inside():
+    built, dropped = trajectory(call(0, [1], [2], path=("<workflow>", "player", "helper")))
+    assert (len(built.segments), dropped) == (1, [])
+
+
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
