@@ -108,7 +108,7 @@ def resolve_source(source: str) -> Source:
 
 def _folder_hint(path: Path) -> str:
     if (path / "adapter_config.json").is_file():
-        return "it holds a peft adapter: export the merged model with `nat-finetune export --format merged`, and name that folder"
+        return "it holds a peft adapter: name a merged model (`nat-finetune export --format merged` writes one)"
     return "expected a folder as written by save_pretrained: config.json, model.safetensors, tokenizer.json"
 
 

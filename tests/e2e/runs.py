@@ -64,7 +64,9 @@ def small_config(name: str, folder: Path, *, train: int = 6, held_out: int = 4) 
     return arguments
 
 
-def cli(*arguments: str, kill: tuple[str, str, str, int] | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def cli(
+    *arguments: str, kill: tuple[str, str, str, int] | None = None, timeout: float = 180
+) -> subprocess.CompletedProcess[str]:
     """`nat-finetune ...`; `kill` is (module, class, method, n): kill -9 at the n-th call of it."""
     command = [sys.executable, "-m", "nat_finetune.cli.main", *arguments]
     if kill is not None:

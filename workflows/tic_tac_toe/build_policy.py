@@ -98,7 +98,7 @@ def train(model: Any, tokenizer: PreTrainedTokenizerFast, log: Any = print) -> f
         answers = torch.multinomial(targets_N_V[rows], 1, generator=torch.Generator().manual_seed(step))
         loss = _loss(model, prompts_N_T[rows], targets_N_V[rows], answers)
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
         schedule.step()
         if step % 20 == 19:
@@ -111,7 +111,7 @@ def train(model: Any, tokenizer: PreTrainedTokenizerFast, log: Any = print) -> f
 
 def _loss(model: Any, prompts_B_T: Tensor, targets_B_V: Tensor, answers_B_1: Tensor) -> Tensor:
     """Cross-entropy to uniform legal play at the answer, and to the end of the turn after it."""
-    logits_B_T_V = model(input_ids=torch.cat([prompts_B_T, answers_B_1], dim=1)).logits
+    logits_B_T_V: Tensor = model(input_ids=torch.cat([prompts_B_T, answers_B_1], dim=1)).logits
     move = -(targets_B_V * logits_B_T_V[:, -2].log_softmax(-1)).sum(-1).mean()
     end = -logits_B_T_V[:, -1].log_softmax(-1)[:, WORDS.index("<eos>")].mean()
     return move + end
