@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -31,7 +32,10 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(devices=[]):  # peft draws from the global generator; what it draws is replaced below
+        # peft draws from the global generator, and what it draws is replaced below; it also asks transformers for a property
+        # under its old name, which is nothing that a user could mend.
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
             adapted = get_peft_model(model, config)
     except ValueError as error:
         raise ConfigError(Problem(str(error), key="lora.target_modules", hint=f"`{ALL_LINEAR}` fits every model")) from error
