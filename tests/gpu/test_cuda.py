@@ -1,6 +1,6 @@
 """The same promises on a CUDA device: `make test-gpu`, a few minutes. Skipped where there is none.
 
-Agreement of sampler and trainer in float32 and in bf16, one GRPO and one DPO run of the shipped configs in bf16 with an improvement,
+Agreement of sampler and trainer in float32 and in bf16, a GRPO and a DPO run of the shipped configs with an improvement,
 and memory that does not grow from update to update.
 """
 
