@@ -62,7 +62,7 @@ def selected_logprobs(
     chunk_tokens: int,
     softcap: float | None = None,
     logit_scale: float = 1.0,
-    source_B: Tensor | None = None,
+    places_B_T: Tensor | None = None,
 ) -> TokenScores:
     """Score only the selected tokens, from the last hidden states, without ever holding logits of more than a chunk.
 
@@ -70,8 +70,10 @@ def selected_logprobs(
     honoured). `selected_B_T` is the loss mask, aligned with the tokens. Logits are recomputed chunk by chunk in the
     backward pass: peak memory is `chunk_tokens * V` floats, whatever T is. `logit_scale` multiplies the logits, then
     `softcap` bends them (`softcap * tanh(logits / softcap)`), then the temperature divides: the order in which models
-    apply their own. Rows that begin alike can share hidden states: `source_B` names the row of `hidden` that each row of
-    tokens reads. Hidden states behind the last selected token are not needed, so `hidden` may be shorter. Raises DataError when a first position is selected, ConfigError for impossible numbers.
+    apply their own. Rows that begin alike can share hidden states: `places_B_T` says where that of each token stands in
+    the flattened `hidden`; without it each row reads its own. Hidden states behind the last selected token are not
+    needed, so `hidden` may be shorter. Raises DataError when a first position is selected, ConfigError for impossible
+    numbers.
 
     >>> hidden = torch.tensor([[[1.0, 3.0], [9.0, 9.0]]]).log()
     >>> scores = selected_logprobs(hidden, torch.nn.Identity(), torch.tensor([[0, 1]]), torch.tensor([[0, 1]]),
@@ -93,7 +95,7 @@ def selected_logprobs(
         with torch.no_grad():
             return logprobs_C, _entropy(scaled_C_V)
 
-    hidden_N_D, ids_N = _gather_hidden(hidden_B_T_D, row_N, before_N, source_B), token_ids_B_T[row_N, before_N + 1]
+    hidden_N_D, ids_N = _gather_hidden(hidden_B_T_D, row_N, before_N, places_B_T), token_ids_B_T[row_N, before_N + 1]
     chunks = [
         checkpoint(score, hidden_C_D, ids_C, use_reentrant=False, preserve_rng_state=False)
         for hidden_C_D, ids_C in zip(torch.split(hidden_N_D, chunk_tokens), torch.split(ids_N, chunk_tokens), strict=True)
@@ -107,10 +109,10 @@ def selected_logprobs(
     )
 
 
-def _gather_hidden(hidden_B_T_D: Tensor, row_N: Tensor, before_N: Tensor, source_B: Tensor | None) -> Tensor:
+def _gather_hidden(hidden_B_T_D: Tensor, row_N: Tensor, before_N: Tensor, places_B_T: Tensor | None) -> Tensor:
     # index_select, because its backward adds up shared rows in a fixed order on the CPU; that of [row, before] does not.
-    sources_N = row_N if source_B is None else source_B[row_N]
-    return hidden_B_T_D.flatten(0, 1).index_select(0, sources_N * hidden_B_T_D.shape[1] + before_N)
+    places_N = row_N * hidden_B_T_D.shape[1] + before_N if places_B_T is None else places_B_T[row_N, before_N]
+    return hidden_B_T_D.flatten(0, 1).index_select(0, places_N)
 
 
 def _scaled(logits_V: Tensor, *, temperature: float, softcap: float | None, logit_scale: float) -> Tensor:

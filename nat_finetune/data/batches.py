@@ -1,17 +1,13 @@
-"""Rows of tokens to micro-batches: the only code that pads, and the only code that decides what shares a forward pass.
+"""Rows of tokens to padded micro-batches: the only code that pads or packs.
 
-A row is a sequence in which some tokens are trained. What a model must read of it is its *input*: everything before its last
-trained token. A row whose input is the beginning of another's (or equal to it) needs no forward pass of its own: the model is
-causal, so the other's hidden states are its own. Eight one-token answers to one prompt cost one row, and so does a candidate
-that stands in ten preference pairs.
-
-Values of a row's tokens are kept flat, all rows behind one another (`_N`); a micro-batch is padded on the right by index
-arithmetic, without Python per token.
+A row is a sequence in which some tokens are trained; `sharing` says which rows are read together. Values of a row's tokens are
+kept flat, all rows behind one another (`_N`); a micro-batch is padded on the right by index arithmetic, without Python per
+token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -21,41 +17,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nat_finetune.data.sharing import Ints, Plan, Tree, plan_units
 from nat_finetune.errors import DataError
 
-Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """What one forward and backward pass works on: `R` rows of `T` tokens, read from `L` inputs."""
+    """What one forward and backward pass works on: `R` rows of `T` tokens, read as `L` sequences."""
 
     rows: Ints
     """Numbers of the rows, `[R]`."""
     input_ids_L_T: Tensor
     """What the model reads; padding is 0 and on the right, where a causal model never looks at it."""
-    source_R: Tensor
-    """The input of each row."""
+    positions_L_T: Tensor
+    """The position of each read token in the rows that it belongs to."""
+    sees_L_T_T: Tensor | None
+    """Which tokens each token sees, where a sequence is a tree; None: all before it and itself."""
+    places_R_T: Tensor
+    """For each token of each row where it stands in the read ones, `[L * T]`; 0 behind the last one that is read."""
     token_ids_R_T: Tensor
     """The rows' tokens; `T` may exceed that of the inputs by what no prediction needs."""
     loss_mask_R_T: Tensor
     """True where a token is trained; False in padding."""
     columns: Mapping[str, Tensor]
     """Further values of the tokens, float32 `[R, T]`, 0 in padding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which rows share a forward pass; the numbers are those of `Rows`."""
-
-    rows: tuple[int, ...]
-    inputs: tuple[int, ...]
-    """For each input the row whose input it is."""
-    sources: tuple[int, ...]
-    """For each row its place in `inputs`."""
-    units: tuple[int, ...]
-    """Places, in the given sequence of units, of those that are in this micro-batch."""
 
 
 @dataclass(slots=True)
@@ -121,55 +108,44 @@ class Rows:
 
     def micro_batch(self, plan: Plan, device: torch.device) -> MicroBatch:
         """The padded tensors of a plan."""
-        grid_R_T, real_R_T = self._grid(np.array(plan.rows, np.int64))
-        inputs = np.array(plan.inputs, np.int64)
-        starts_L, ends_L = self.starts[inputs], self._input_ends()[inputs]
-        grid_L_T, real_L_T = _padded(starts_L, ends_L - starts_L)
+        rows = np.array(plan.rows, np.int64)
+        grid_R_T, real_R_T = self._grid(rows)
+        read = _read(plan.trees, self._inputs({leaf for tree in plan.trees for leaf in tree.leaves}))
 
-        def on_device(values: NDArray[np.generic], real: NDArray[np.bool_]) -> Tensor:
-            return torch.from_numpy(np.where(real, values, values.dtype.type(0))).to(device)
+        def on_device(flat_N: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(np.where(real_R_T, flat_N[grid_R_T], flat_N.dtype.type(0))).to(device)
 
+        places_R_T = np.zeros(grid_R_T.shape, np.int64)
+        for place, (leaf, end) in enumerate(zip(plan.leaves, (self._ends - self.starts[:-1])[rows].tolist(), strict=True)):
+            places_R_T[place, :end] = read.paths[leaf][:end]
         return MicroBatch(
-            rows=np.array(plan.rows, np.int64),
-            input_ids_L_T=on_device(self.token_ids_N[grid_L_T], real_L_T),
-            source_R=torch.tensor(plan.sources, device=device),
-            token_ids_R_T=on_device(self.token_ids_N[grid_R_T], real_R_T),
-            loss_mask_R_T=on_device(self.loss_mask_N[grid_R_T], real_R_T),
-            columns={name: on_device(flat[grid_R_T], real_R_T) for name, flat in self.columns.items()},
+            rows=rows,
+            input_ids_L_T=torch.from_numpy(read.ids_L_T).to(device),
+            positions_L_T=torch.from_numpy(read.positions_L_T).to(device),
+            sees_L_T_T=None if read.sees_L_T_T is None else torch.from_numpy(read.sees_L_T_T).to(device),
+            places_R_T=torch.from_numpy(places_R_T).to(device),
+            token_ids_R_T=on_device(self.token_ids_N),
+            loss_mask_R_T=on_device(self.loss_mask_N),
+            columns={name: on_device(flat_N) for name, flat_N in self.columns.items()},
         )
 
-    def plans(self, units: Sequence[Sequence[int]], *, max_tokens: int) -> list[Plan]:
+    def plans(self, units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int = 0) -> list[Plan]:
         """Sort units into micro-batches of at most `max_tokens` tokens that the model reads, padding included.
 
         Args:
             units: rows that must share a micro-batch, such as both sides of a pair. A unit that is larger than `max_tokens`
                 by itself gets a micro-batch of its own.
             max_tokens: the budget.
+            tree_tokens: most tokens of a tree of inputs that begin alike; 0: no trees, for models whose attention can't.
         """
-        leaf_of, ranks = self._leaves(sorted({row for unit in units for row in unit}))
-        ends = self._input_ends() - self.starts[:-1]
-        order = _in_clusters([[leaf_of[row] for row in unit] for unit in units], ends, ranks)
-        return [self._plan(units, chosen, leaf_of) for chosen in _budgeted(order, units, leaf_of, ends, max_tokens)]
+        inputs = self._inputs({row for unit in units for row in unit})
+        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=min(tree_tokens, max_tokens))
 
-    def _plan(self, units: Sequence[Sequence[int]], chosen: Sequence[int], leaf_of: Mapping[int, int]) -> Plan:
-        rows = tuple(dict.fromkeys(row for unit in chosen for row in units[unit]))
-        inputs = tuple(dict.fromkeys(leaf_of[row] for row in rows))
-        place = {leaf: at for at, leaf in enumerate(inputs)}
-        return Plan(rows, inputs, tuple(place[leaf_of[row]] for row in rows), tuple(chosen))
+    def _inputs(self, rows: Iterable[int]) -> dict[int, Ints]:
+        return {row: self.token_ids_N[self.starts[row] : self._ends[row]] for row in sorted(rows)}
 
-    def _leaves(self, rows: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
-        """For each row the row whose input begins with its own (mostly itself), and the rank of each in sorted order."""
-        ends = self._input_ends()
-        # Big-endian bytes sort like the numbers, and a beginning is followed by what it begins.
-        keys = {row: self.token_ids_N[self.starts[row] : ends[row]].astype(">u4").tobytes() for row in rows}
-        order = sorted(rows, key=keys.__getitem__)
-        leaf_of: dict[int, int] = {}
-        for row, following in zip(reversed(order), [None, *reversed(order[1:])], strict=True):
-            shared = following is not None and keys[following].startswith(keys[row])
-            leaf_of[row] = leaf_of[following] if shared and following is not None else row
-        return leaf_of, {row: rank for rank, row in enumerate(order)}
-
-    def _input_ends(self) -> Ints:
+    @property
+    def _ends(self) -> Ints:
         """Where each row's last trained token is: what the model reads ends before it."""
         positions = np.flatnonzero(self.loss_mask_N)
         last: Ints = positions[np.searchsorted(positions, self.starts[1:]) - 1]
@@ -196,46 +172,36 @@ def _padded(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     return starts[:, None] + np.where(real, steps, 0), real
 
 
-def _in_clusters(leaves: Sequence[Sequence[int]], ends: Ints, ranks: Mapping[int, int]) -> list[int]:
-    """Units in an order that keeps those together which read the same inputs, short ones first."""
-    head = {leaf: leaf for unit in leaves for leaf in unit}
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the model reads in a micro-batch."""
 
-    def find(leaf: int) -> int:
-        while head[leaf] != leaf:
-            head[leaf] = head[head[leaf]]
-            leaf = head[leaf]
-        return leaf
-
-    for unit in leaves:
-        for other in unit[1:]:
-            head[find(other)] = find(unit[0])
-    longest: dict[int, int] = {}
-    for leaf in head:
-        longest[find(leaf)] = max(longest.get(find(leaf), 0), int(ends[leaf]))
-
-    def key(unit: int) -> tuple[int, int, list[int]]:
-        cluster = find(leaves[unit][0])
-        return longest[cluster], ranks[cluster], [ranks[leaf] for leaf in leaves[unit]]
-
-    return sorted(range(len(leaves)), key=key)
+    ids_L_T: Ints
+    positions_L_T: Ints
+    sees_L_T_T: NDArray[np.bool_] | None
+    paths: Mapping[int, Ints]
+    """For each leaf where each of its tokens stands, in the flattened ids."""
 
 
-def _budgeted(
-    order: Sequence[int], units: Sequence[Sequence[int]], leaf_of: Mapping[int, int], ends: Ints, max_tokens: int
-) -> Iterator[list[int]]:
-    """Cut the order where the inputs of a micro-batch, padded to the longest, would exceed the budget."""
-    chosen: list[int] = []
-    inputs: set[int] = set()
-    longest = 0
-    for unit in order:
-        more = {leaf_of[row] for row in units[unit]}
-        reach = max(longest, *(int(ends[leaf]) for leaf in more))
-        if chosen and len(inputs | more) * reach > max_tokens:
-            yield chosen
-            chosen, inputs, longest = [], set(), 0
-            reach = max(int(ends[leaf]) for leaf in more)
-        chosen.append(unit)
-        inputs |= more
-        longest = reach
-    if chosen:
-        yield chosen
+def _read(trees: Sequence[Tree], inputs: Mapping[int, Ints]) -> _Read:
+    """Lay trees out, one a sequence: what is shared stands where the first leaf that has it put it."""
+    size = max(tree.length for tree in trees)
+    ids_L_T = np.zeros((len(trees), size), np.int64)
+    positions_L_T = np.tile(np.arange(size), (len(trees), 1))
+    branched = any(len(tree.leaves) > 1 for tree in trees)
+    # Padding sees itself: a token that sees nothing has attention 0 / 0.
+    sees_L_T_T = np.tile(np.eye(size, dtype=np.bool_), (len(trees), 1, 1)) if branched else None
+    paths: dict[int, Ints] = {}
+    for place, tree in enumerate(trees):
+        path, begin = np.zeros(0, np.int64), 0
+        for leaf, shared in zip(tree.leaves, tree.shared, strict=True):
+            ids = inputs[leaf]
+            end = begin + len(ids) - shared
+            path = np.concatenate([path[:shared], np.arange(begin, end)])
+            ids_L_T[place, begin:end] = ids[shared:]
+            positions_L_T[place, begin:end] = np.arange(shared, len(ids))
+            if sees_L_T_T is not None:
+                sees_L_T_T[place, begin:end, path] = np.tri(len(ids), dtype=np.bool_)[shared:].T
+            paths[leaf] = path + place * size
+            begin = end
+    return _Read(ids_L_T, positions_L_T, sees_L_T_T, paths)

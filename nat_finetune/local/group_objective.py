@@ -13,7 +13,8 @@ from nat_finetune.algorithms.kl import k3, token_kl
 from nat_finetune.algorithms.logprobs import TokenScores
 from nat_finetune.algorithms.policy_gradient import Clip, LossOutput, policy_gradient_loss
 from nat_finetune.algorithms.reduce import REDUCTIONS, StepCounts
-from nat_finetune.data.batches import MicroBatch, Plan
+from nat_finetune.data.batches import MicroBatch
+from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import AgreementError, BackendError
 from nat_finetune.local.group_rows import ADVANTAGES, SAMPLER, GroupRows
 from nat_finetune.local.optimise import Learner, Unit

@@ -14,7 +14,8 @@ from nat_finetune.algorithms.advantages import group_advantages
 from nat_finetune.algorithms.credit import turn_advantages
 from nat_finetune.algorithms.overlong import soft_overlong_penalty
 from nat_finetune.algorithms.presets import Preset
-from nat_finetune.data.batches import Ints, Rows
+from nat_finetune.data.batches import Rows
+from nat_finetune.data.sharing import Ints
 from nat_finetune.errors import ConfigError, DataError, Problem
 from nat_finetune.local.scores import TEMPERATURE
 from nat_finetune.types import Dropped, DropReason, Group, Segment, Trajectory, Turn

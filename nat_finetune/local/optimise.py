@@ -12,8 +12,9 @@ import torch
 
 from nat_finetune.algorithms.logprobs import TokenScores
 from nat_finetune.algorithms.policy_gradient import LossOutput, combine
-from nat_finetune.data.batches import MicroBatch, Plan, Rows
+from nat_finetune.data.batches import MicroBatch, Rows
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.scores import TrainerScorer
@@ -99,7 +100,9 @@ def optimise(
     curve: list[dict[str, float]] = []
     with _out_of_memory(settings), _checkpointing(learner.model, settings.activation_checkpointing):
         everything = [unit for units in objective.items for unit in units]
-        plans = objective.rows.plans(everything, max_tokens=settings.max_tokens_per_microbatch)
+        plans = objective.rows.plans(
+            everything, max_tokens=settings.max_tokens_per_microbatch, tree_tokens=learner.scorer.tree_tokens
+        )
         metrics = dict(objective.begin(learner, plans, single_step=len(steps) == 1))
         for index, items in enumerate(steps):
             if cancelled():
@@ -134,7 +137,7 @@ def _accumulate(
 ) -> dict[str, float]:
     """Gather the gradient of one optimiser step; returns its metrics."""
     units = [unit for item in items for unit in objective.items[item]]
-    plans = objective.rows.plans(units, max_tokens=settings.max_tokens_per_microbatch)
+    plans = _plans(learner, objective, units, settings)
     loss = objective.step(items)
     outputs: list[LossOutput] = []
     for index, plan in enumerate(plans):
@@ -147,6 +150,11 @@ def _accumulate(
     whole = combine(outputs)
     named = {"loss": whole.loss, **whole.sums, **whole.maxima}
     return {name: float(value) for name, value in named.items()}
+
+
+def _plans(learner: Learner, objective: Objective, units: Sequence[Unit], settings: LoopSettings) -> list[Plan]:
+    budget, tree = settings.max_tokens_per_microbatch, learner.scorer.tree_tokens
+    return objective.rows.plans(units, max_tokens=budget, tree_tokens=tree)
 
 
 def mean_metrics(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:

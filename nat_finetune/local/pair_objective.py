@@ -10,7 +10,8 @@ from torch import Tensor
 from nat_finetune.algorithms.dpo import PER_LENGTH, preference_loss, sequence_logprobs
 from nat_finetune.algorithms.logprobs import TokenScores
 from nat_finetune.algorithms.policy_gradient import LossOutput
-from nat_finetune.data.batches import MicroBatch, Plan
+from nat_finetune.data.batches import MicroBatch
+from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.optimise import Learner, Unit
 from nat_finetune.local.pair_rows import PairRows

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nat_finetune.algorithms.logprobs import TokenScores, selected_logprobs
-from nat_finetune.data.batches import MicroBatch, Plan, Rows
+from nat_finetune.data.batches import MicroBatch, Rows
+from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
+from nat_finetune.local.kv_cache import ATTENTION
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
+
+TREE_TOKENS = 1024
+"""Attention in a tree costs the square of its length: beyond this, reading a beginning again is cheaper."""
 
 _LOGIT_VALUES = 1 << 25
 """Most logits held at once (128 MiB of float32)."""
@@ -32,11 +38,14 @@ class TrainerScorer:
         self._logit_scale = float(config.get("logit_scale") or 1.0) / float(config.get("logits_scaling") or 1.0)
         self._chunk_tokens = max(64, _LOGIT_VALUES // int(base.config.get_text_config().vocab_size))
         self.device: torch.device = self._head.weight.device
+        self._mask_prepared = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
+        # `slot_attention` is in place where the engine found that the model gives the same with it.
+        self.tree_tokens = TREE_TOKENS if base.config._attn_implementation == ATTENTION else 0
+        """Most tokens of a tree of inputs that begin alike; 0 where the model's attention can't read trees."""
 
     def scores(self, batch: MicroBatch) -> TokenScores:
         """Log-probabilities (nats, at each token's sampling temperature) and entropies, `[R, T]`; 0 where not trained."""
-        # No attention mask: padding is on the right, where a causal model never looks.
-        hidden_L_T_D = self._decoder(input_ids=batch.input_ids_L_T, use_cache=False).last_hidden_state
+        hidden_L_T_D = self._hidden(batch)
         temperature_R_T = batch.columns[TEMPERATURE]
         parts = [
             selected_logprobs(
@@ -48,7 +57,7 @@ class TrainerScorer:
                 chunk_tokens=self._chunk_tokens,
                 softcap=self._softcap,
                 logit_scale=self._logit_scale,
-                source_B=batch.source_R,
+                places_B_T=batch.places_R_T,
             )
             for temperature in torch.unique(temperature_R_T[batch.loss_mask_R_T]).tolist()
         ]
@@ -58,6 +67,20 @@ class TrainerScorer:
             entropy_B_T=sum((other.entropy_B_T for other in others), first.entropy_B_T),
         )
 
+    def _hidden(self, batch: MicroBatch) -> Tensor:
+        if batch.sees_L_T_T is None:
+            # No attention mask: padding is on the right, where a causal model never looks.
+            hidden: Tensor = self._decoder(input_ids=batch.input_ids_L_T, use_cache=False).last_hidden_state
+            return hidden
+        hidden = self._decoder(
+            input_ids=batch.input_ids_L_T,
+            position_ids=batch.positions_L_T,
+            attention_mask=self._mask_prepared,  # four dimensions: transformers makes none itself; `slots` knows the real one
+            use_cache=False,
+            slots=_Branches(batch.sees_L_T_T, batch.positions_L_T),
+        ).last_hidden_state
+        return hidden
+
     @torch.no_grad()
     def score_into(self, rows: Rows, column: str, plans: Sequence[Plan]) -> None:
         """Write the log-probabilities of all trained tokens of some plans into a column of their rows."""
@@ -65,6 +88,23 @@ class TrainerScorer:
         for plan in plans:
             batch = rows.micro_batch(plan, self.device)
             rows.store(column, batch, self.scores(batch).logprobs_B_T)
+
+
+class _Branches:
+    """The mask of sequences that are trees, for `kv_cache.slot_attention`."""
+
+    def __init__(self, sees_L_T_T: Tensor, positions_L_T: Tensor) -> None:
+        self._sees_L_1_T_T = sees_L_T_T[:, None]
+        self._distance_L_1_T_T = (positions_L_T[:, :, None] - positions_L_T[:, None, :])[:, None]
+        self._masks: dict[int, Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor:
+        """`[L, 1, T, T]`, true where a token sees another; the window counts positions in the row, not in the tree."""
+        if window is None:
+            return self._sees_L_1_T_T
+        if window not in self._masks:
+            self._masks[window] = self._sees_L_1_T_T & (self._distance_L_1_T_T < window)
+        return self._masks[window]
 
 
 def bare_model(model: Any) -> Any:

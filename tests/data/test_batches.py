@@ -30,6 +30,23 @@ def singles(rows: Rows) -> list[tuple[int]]:
     return [(row,) for row in range(len(rows))]
 
 
+def assert_reads_its_own_tokens(rows: Rows, plan) -> None:
+    """What each token of a row sees in the micro-batch is the row itself up to this token, at the row's own positions."""
+    batch = rows.micro_batch(plan, CPU)
+    size = batch.input_ids_L_T.shape[1]
+    sees = torch.ones(size, size).tril().bool().expand(len(batch.input_ids_L_T), -1, -1)
+    sees = sees if batch.sees_L_T_T is None else batch.sees_L_T_T
+    for row, places in zip(plan.rows, batch.places_R_T.tolist(), strict=True):
+        start, end = rows.starts[row], rows.starts[row + 1]
+        ids, last = rows.token_ids_N[start:end].tolist(), int(rows.loss_mask_N[start:end].nonzero()[0][-1])
+        for position, place in enumerate(places[:last]):
+            sequence, token = divmod(place, size)
+            seen = sees[sequence, token].nonzero()[:, 0].tolist()
+            seen_at, seen_ids = batch.positions_L_T[sequence, seen].tolist(), batch.input_ids_L_T[sequence, seen].tolist()
+            by_position = sorted(zip(seen_at, seen_ids, strict=True))
+            assert by_position == list(enumerate(ids[: position + 1]))
+
+
 def test_padding_is_on_the_right_and_neither_trained_nor_valued():
     rows = rows_of("1[23]", "45[6]78")
     rows.add_column("value", [[0.1, 0.2, 0.3], [1, 2, 3, 4, 5]])
@@ -52,20 +69,19 @@ def test_rows_that_begin_alike_share_an_input():
     batch = rows.micro_batch(plan, CPU)
     read = {tuple(ids) for ids in batch.input_ids_L_T.tolist()}
     assert read == {(1, 2, 3), (1, 3, 0)}
-    for row, source in zip(plan.rows, batch.source_R.tolist(), strict=True):
-        start, end = rows.starts[row], rows.starts[row + 1]
-        ids = rows.token_ids_N[start:end].tolist()
-        assert batch.input_ids_L_T[source].tolist()[: len(ids) - 1] == ids[:-1]
+    assert_reads_its_own_tokens(rows, plan)
 
 
 def test_a_shorter_row_that_differs_later_has_an_input_of_its_own():
     rows = rows_of("123[4]", "124[5]", "1[2]")
     [plan] = rows.plans(singles(rows), max_tokens=100)
-    assert len(plan.inputs) == 2
+    assert len(plan.trees) == 2
+    assert_reads_its_own_tokens(rows, plan)
 
 
 @pytest.mark.parametrize("budget", [1, 7, 12, 40, 1000])
-def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget):
+@pytest.mark.parametrize("tree_tokens", [0, 9, 1000])
+def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_tokens):
     generator = np.random.default_rng(0)
     texts = []
     for _ in range(60):
@@ -73,12 +89,32 @@ def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget):
         texts.append(f"{prompt}[{''.join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 4)))}]")
     rows = rows_of(*texts)
     units = [(row, (row * 7) % 60) for row in range(60)]
-    plans = rows.plans(units, max_tokens=budget)
+    plans = rows.plans(units, max_tokens=budget, tree_tokens=tree_tokens)
     assert sorted(unit for plan in plans for unit in plan.units) == list(range(60))
     for plan in plans:
         assert {row for unit in plan.units for row in units[unit]} == set(plan.rows)
         batch = rows.micro_batch(plan, CPU)
         assert batch.input_ids_L_T.numel() <= budget or len(plan.units) == 1
+        assert_reads_its_own_tokens(rows, plan)
+
+
+def test_inputs_that_begin_alike_are_read_as_one_tree():
+    rows = rows_of("1234[56]", "1234[78]", "1239[8]", "1234[5]", "777[7]")
+    [plan] = rows.plans(singles(rows), max_tokens=100, tree_tokens=50)
+    assert sorted(tree.length for tree in plan.trees) == [3, 4 + 1 + 1 + 1]
+    batch = rows.micro_batch(plan, CPU)
+    assert sorted(batch.input_ids_L_T.flatten().tolist()) == sorted([1, 2, 3, 4, 5, 7, 9, 7, 7, 7, 0, 0, 0, 0])
+    assert batch.sees_L_T_T.any(-1).all()  # padding too: attention over nothing is 0 / 0
+    assert_reads_its_own_tokens(rows, plan)
+
+
+def test_a_tree_is_no_larger_than_allowed_and_joins_only_what_has_much_in_common():
+    rows = rows_of("1234[5]", "1236[5]", "1237[5]", "1238[5]")
+    [plan] = rows.plans(singles(rows), max_tokens=100, tree_tokens=5)
+    assert [tree.length for tree in plan.trees] == [5, 5]
+    little = rows_of("1[2]", "12345678[9]", "1999999[9]")
+    [plan] = little.plans(singles(little), max_tokens=100, tree_tokens=50)
+    assert len(plan.trees) == 2
 
 
 def test_pairs_of_one_candidate_set_stay_together():
@@ -87,7 +123,7 @@ def test_pairs_of_one_candidate_set_stay_together():
     units = [(0, 1), (3, 4), (0, 2), (3, 5), (1, 2), (4, 5)]
     plans = rows.plans(units, max_tokens=5)
     assert [sorted(plan.units) for plan in plans] == [[0, 2, 4], [1, 3, 5]]
-    assert [len(plan.inputs) for plan in plans] == [1, 1]
+    assert [len(plan.trees) for plan in plans] == [1, 1]
 
 
 def test_values_come_back_to_their_own_tokens():

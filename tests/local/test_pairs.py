@@ -151,7 +151,7 @@ def test_a_candidate_in_many_pairs_is_read_once():
         rows = encode_pairs(pairs, policy.format, max_length=None)
         [plan] = rows.rows.plans([unit for units in rows.items for unit in units], max_tokens=10_000)
     assert len(rows.items) == 6
-    assert len(rows.rows) == len(plan.inputs) == 4
+    assert len(rows.rows) == len(plan.trees) == 4
     assert rows.trained_tokens == 6 * 2 * 2  # digit and end of turn, for each side of each pair
 
 

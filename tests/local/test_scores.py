@@ -14,7 +14,7 @@ from nat_finetune.data.batches import Rows
 from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
 from nat_finetune.local.weights import TrainedWeights
 from tests.fixtures.models import ARCHITECTURES, tiny_model
-from tests.fixtures.training import plain_logprobs
+from tests.fixtures.training import plain_logprobs, tiny_policy
 
 SMALL = {
     "vocab_size": 40,
@@ -77,3 +77,29 @@ def test_gradients_of_a_narrow_model_add_up_in_float32():
     assert found.flatten()[0].item() == pytest.approx(1.002, abs=1e-5)  # bf16 would have kept 1
     weights.clear_gradients()
     assert weights.masters[name].grad is None
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_reading_beginnings_once_changes_no_score_and_no_gradient(arch):
+    begin = [5, 6, 7, 8, 9, 4, 3, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21]  # longer than the sliding windows
+    ids = [[*begin, 30, 31], [*begin, 40, 32], [*begin[:12], 33, *begin, 34], [*begin[:14], 37, 35], [*begin[:15], 36]]
+    rows = Rows.of(ids, [[0] * 9 + [1] * (len(row) - 9) for row in ids])
+    rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
+    found = {}
+    with tiny_policy(arch) as policy:
+        scorer = TrainerScorer(policy.model)
+        for tree_tokens in (0, scorer.tree_tokens):
+            [plan] = rows.plans([(row,) for row in range(5)], max_tokens=1000, tree_tokens=tree_tokens)
+            batch = rows.micro_batch(plan, scorer.device)
+            logprobs = scorer.scores(batch).logprobs_B_T
+            order = np.argsort(batch.rows)
+            logprobs.sin().sum().backward()
+            grads = {name: value.grad.clone() for name, value in policy.model.named_parameters()}
+            policy.model.zero_grad()
+            found[tree_tokens] = (logprobs.detach()[order], grads, batch.input_ids_L_T.shape)
+    (apart, plain, read_apart), (together, shared, read_together) = found.values()
+    assert read_apart == (4, 32)
+    assert read_together == (1, 19 + 1 + 1 + 1 + 20)  # the beginning once, and what each row adds
+    torch.testing.assert_close(together, apart, atol=1e-5, rtol=0)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(shared[name], gradient, atol=2e-4, rtol=1e-4)
