@@ -116,7 +116,9 @@ class Rows:
             return torch.from_numpy(np.where(real_R_T, flat_N[grid_R_T], flat_N.dtype.type(0))).to(device)
 
         places_R_T = np.zeros(grid_R_T.shape, np.int64)
-        for place, (leaf, end) in enumerate(zip(plan.leaves, (self._ends - self.starts[:-1])[rows].tolist(), strict=True)):
+        for place, (leaf, end) in enumerate(
+            zip(plan.leaves, (self._input_ends() - self.starts[:-1])[rows].tolist(), strict=True)
+        ):
             places_R_T[place, :end] = read.paths[leaf][:end]
         return MicroBatch(
             rows=rows,
@@ -142,10 +144,10 @@ class Rows:
         return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=min(tree_tokens, max_tokens))
 
     def _inputs(self, rows: Iterable[int]) -> dict[int, Ints]:
-        return {row: self.token_ids_N[self.starts[row] : self._ends[row]] for row in sorted(rows)}
+        starts, ends = self.starts, self._input_ends()
+        return {row: self.token_ids_N[starts[row] : ends[row]] for row in sorted(rows)}
 
-    @property
-    def _ends(self) -> Ints:
+    def _input_ends(self) -> Ints:
         """Where each row's last trained token is: what the model reads ends before it."""
         positions = np.flatnonzero(self.loss_mask_N)
         last: Ints = positions[np.searchsorted(positions, self.starts[1:]) - 1]
