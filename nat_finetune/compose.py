@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from nat_finetune.config.component import ComponentConfig
 from nat_finetune.config.fit import check_fit
 from nat_finetune.config.schema import RunConfig
-from nat_finetune.errors import BackendError, ConfigError, DataError, Problem
+from nat_finetune.data.keys import require_unique
+from nat_finetune.errors import BackendError, ConfigError, DataError, Problem, Stage, StageError, boundary
 from nat_finetune.interfaces import Evaluator, Trainer, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.live import LiveComponent
 from nat_finetune.registry import Kind, Registry
 from nat_finetune.tracing.traced import TracedChatModel, TracedFunction
 from nat_finetune.types import Example, Target
@@ -124,16 +126,21 @@ class Composition:
         """All examples of a dataset.
 
         Raises:
-            DataError: there are none.
+            DataError: there are none, or two have the same id.
         """
         self._making.append((Kind.DATASET, key))
         try:
             loader = await self._factory(Kind.DATASET, config)
         finally:
             self._making.pop()
-        examples = list(loader.load())
+        try:
+            with boundary(Stage.WORKFLOW):
+                examples = list(loader.load())
+        except StageError as error:
+            raise DataError(f"{key} (`_type: {config.component_name}`) failed: {error.error_type}: {error}") from error
         if not examples:
             raise DataError(f"{key}: the dataset has no examples")
+        require_unique(example.id for example in examples)
         return examples
 
     @contextmanager
@@ -187,7 +194,7 @@ class Composition:
 
     async def _factory(self, kind: Kind, config: ComponentConfig) -> Any:
         registration = self._registry.get(kind, config.component_name)
-        return await self._stack.enter_async_context(asynccontextmanager(registration.factory)(config, self))
+        return await self._stack.enter_async_context(LiveComponent(registration, self.entry_name, config, self))
 
 
 def target_of(config: RunConfig) -> Target:

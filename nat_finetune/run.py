@@ -15,11 +15,12 @@ import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
+from nat_finetune.data.merging import count_merges
 from nat_finetune.data.preparation import deduplicate, draw_pairs
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
@@ -33,6 +34,7 @@ from nat_finetune.types import (
     Collection,
     Dropped,
     Example,
+    Group,
     Item,
     PolicyRef,
     PreferencePair,
@@ -184,15 +186,16 @@ class Run:
 
     async def update(self, collection: Collection) -> UpdateResult | None:
         """Have the adapter train on the collection, then commit checkpoint, metrics and ledger together."""
-        result = await self._train(collection) if collection.items else None
+        result, left_out = await self._train(collection) if collection.items else (None, ())
         if result is None:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
         else:
             self.policy = result.policy
-        self._account(collection)
+        self._account(collection, left_out)
         self._metrics |= {
-            "kept": len(collection.items),
-            "dropped": drop_counts(collection.dropped),
+            "kept": len(collection.items) - len(left_out),
+            "dropped": drop_counts([*collection.dropped, *left_out]),
+            "segments": self._segments(collection),
             "update": dict(result.metrics) if result else None,
             "seconds": dict(self._step_seconds),
         }
@@ -271,7 +274,8 @@ class Run:
         self._superseded += [rollout for rollout in found if rollout not in usable]
         return usable
 
-    async def _train(self, collection: Collection) -> UpdateResult:
+    async def _train(self, collection: Collection) -> tuple[UpdateResult, tuple[Dropped, ...]]:
+        """What the update did, and which items the backend could not take."""
         adapter, step = self._parts.adapter, collection.step
         self._progress.stage_started(step, "update", None)
         with self._timed("update"):
@@ -287,10 +291,15 @@ class Run:
                 raise
             result = await adapter.result(ref)
         self._store.save_update(step, result)
-        return result
+        return result, spec.dropped
 
-    def _account(self, collection: Collection) -> None:
-        self._ledger.add(self._uncommitted, collection, self._parts.target)
+    def _segments(self, collection: Collection) -> dict[str, int]:
+        """How the turns of the groups became token sequences, and why not fewer; empty for other items."""
+        groups = [item for item in collection.items if isinstance(item, Group)]
+        return asdict(count_merges(self._uncommitted, groups)) if groups else {}
+
+    def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
+        self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)
         self._ledger.add_superseded(self._superseded)
         self._superseded = []
         self.state.ledger = self._ledger.to_dict()
