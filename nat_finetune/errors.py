@@ -148,11 +148,12 @@ class InfrastructureFailure(StageError):
 def boundary(stage: Stage) -> Iterator[None]:
     """Turn whatever users' code raises inside into a StageError of `stage`; the only place that catches everything.
 
-    Errors of this tree pass through unchanged: they are already attributed, or must end the run.
+    Errors of this tree pass through unchanged: they are already attributed, or must end the run. SystemExit is caught too: a
+    library that calls sys.exit() must not end the run, and with no word why.
     """
     try:
         yield
     except NatFinetuneError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InfrastructureFailure(str(error) or repr(error), stage=stage, error_type=type(error).__name__) from error

@@ -15,10 +15,13 @@ from typing import Literal
 from nat_finetune.data.intervals import estimate
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.errors import ConfigError, Problem, Stage, StageError, boundary
 from nat_finetune.interfaces import Evaluator, PolicyEvaluator
-from nat_finetune.rollout_service import RolloutService, RolloutSettings, requests_for
+from nat_finetune.rollout_service import RolloutService, RolloutSettings, as_reward, requests_for
 from nat_finetune.tracing.traced import TracedFunction
 from nat_finetune.types import EvalResult, Example, PolicyRef, Rollout
+
+_GO_ON = "--debug shows where; a run goes on with --resume once it is mended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class PolicyEvaluation:
         began = time.monotonic()
         scores: dict[str, dict[str, float | None]] = {}
         for name, evaluator in self._exact.items():
-            values = await evaluator.evaluate_policy(self._examples)
+            values = await _exact(name, evaluator, self._examples)
             scores[name] = {example_key(e.id): value for e, value in zip(self._examples, values, strict=True)}
         if self._sampled:
             scores |= await self._sample(policy, on_done)
@@ -101,3 +104,16 @@ class PolicyEvaluation:
             name: {key: sum(values) / len(values) if values else None for key, values in by_example.items()}
             for name, by_example in known.items()
         }
+
+
+async def _exact(name: str, evaluator: PolicyEvaluator, examples: list[Example]) -> list[float | None]:
+    """What an evaluator says of the policy itself; it scores all examples at once, so its failure leaves nothing known."""
+    try:
+        with boundary(Stage.EVALUATOR):
+            values = list(await evaluator.evaluate_policy(examples))
+            if len(values) != len(examples):
+                raise ValueError(f"{len(values)} scores for {len(examples)} examples")
+            return [as_reward(value) for value in values]
+    except StageError as error:
+        problem = Problem(f"evaluate_policy failed: {error.error_type}: {error}", f"eval.evaluators.{name}", hint=_GO_ON)
+        raise ConfigError(problem) from error

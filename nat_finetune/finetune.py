@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -136,7 +137,8 @@ async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, pr
         try:
             await _finetune(loaded, registry, store, progress)
         except NatFinetuneError as error:
-            write_report(loaded, store, exit_code=error.exit_code, reason=type(error).__name__, message=str(error))
+            with suppress(OutputError):  # a folder that takes no report either must not hide why the run ended
+                write_report(loaded, store, exit_code=error.exit_code, reason=type(error).__name__, message=str(error))
             raise
         report = write_report(loaded, store, exit_code=0, reason=None, message=None)
     progress.finished(report)

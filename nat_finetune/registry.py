@@ -54,6 +54,7 @@ BUILT_IN_MODULES = (
     "nat_finetune.builders.grpo",
     "nat_finetune.builders.dpo",
     "nat_finetune.adapters.local",
+    "nat_finetune.evaluators.exact_match",
     "nat_finetune.trainers.on_policy",
     "nat_finetune.trainers.preference",
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import SupportsFloat, TypeVar
 
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import InfrastructureFailure, Stage, StageError, boundary
@@ -21,6 +22,11 @@ from nat_finetune.tracing.context import recording
 from nat_finetune.tracing.recorder import Recorder, plain
 from nat_finetune.tracing.traced import TracedFunction
 from nat_finetune.types import Cause, Example, Failure, Rollout, Score
+
+T = TypeVar("T")
+
+_LARGEST_REWARD = 1e18
+"""Beyond it the square of a reward, which scaled advantages need, leaves the range of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,7 @@ class RolloutService:
         with recording(recorder):
             try:
                 with boundary(Stage.WORKFLOW):
-                    output = await self._within_timeout(request.example)
+                    output = await self._within_timeout(self._workflow(request.example))
             except StageError as error:
                 failure = record.failure(
                     recorder, stage=error.stage, cause=error.cause, error_type=error.error_type, message=str(error)
@@ -151,16 +157,24 @@ class RolloutService:
             policy_version=policy_version,
         )
 
-    async def _within_timeout(self, example: Example) -> object:
+    async def _within_timeout(self, work: Awaitable[T]) -> T:
+        """Wait for users' code, in time; a cancellation that nobody asked for is a failure of its own."""
         seconds = self._settings.timeout_seconds
         try:
             async with asyncio.timeout(seconds) as timer:
-                return await self._workflow(example)
+                return await work
         except TimeoutError as error:
             if not timer.expired():
                 raise
             raise InfrastructureFailure(
-                f"the rollout took longer than finetuning.rollout_timeout_seconds = {seconds}", stage=Stage.TIMEOUT
+                f"took longer than finetuning.rollout_timeout_seconds = {seconds}", stage=Stage.TIMEOUT
+            ) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise InfrastructureFailure(
+                "cancelled from inside: a task that it waited for was cancelled", error_type="CancelledError"
             ) from error
 
     async def _scored(self, example: Example, rollout: Rollout, trained_rewards: Sequence[str]) -> Rollout:
@@ -170,7 +184,7 @@ class RolloutService:
         rewards: dict[str, float | None] = {}
         failures: list[Failure] = []
         for name, evaluator in self._evaluators.items():
-            value, failure = await _score(recorder, name, evaluator, example, rollout)
+            value, failure = await self._score(recorder, name, evaluator, example, rollout)
             if rollout.failure is not None and name in trained_rewards and self._settings.failure_reward is not None:
                 value = self._settings.failure_reward
             rewards[name] = value
@@ -179,24 +193,34 @@ class RolloutService:
         events = tuple(replace(event, seq=after + offset) for offset, event in enumerate(failures))
         return replace(rollout, rewards=rewards, events=rollout.events + events)
 
-
-async def _score(
-    recorder: Recorder, name: str, evaluator: Evaluator, example: Example, rollout: Rollout
-) -> tuple[float | None, Failure | None]:
-    """The evaluator's score; what can't be a reward (an exception, NaN, a text) is unknown, with a Failure that says why."""
-    try:
-        with boundary(Stage.EVALUATOR):
-            result = await evaluator(example, rollout)
-            value = result.value if isinstance(result, Score) else result
-            if value is None:
-                return None, None
-            if isinstance(value, bool | int | float) and math.isfinite(value):
-                return float(value), None
-            raise InfrastructureFailure(
-                f"expected a finite number or None, found {value!r}", stage=Stage.EVALUATOR, error_type="NotANumber"
+    async def _score(
+        self, recorder: Recorder, name: str, evaluator: Evaluator, example: Example, rollout: Rollout
+    ) -> tuple[float | None, Failure | None]:
+        """The score; what can't be a reward (an exception, NaN, a text) is unknown, with a Failure that says why."""
+        try:
+            with boundary(Stage.EVALUATOR):
+                return as_reward(await self._within_timeout(evaluator(example, rollout))), None
+        except StageError as error:
+            message = f"evaluator {name}: {error}"
+            return None, record.failure(
+                recorder, stage=Stage.EVALUATOR, cause=Cause.INFRASTRUCTURE, error_type=error.error_type, message=message
             )
-    except StageError as error:
-        message = f"evaluator {name}: {error}"
-        return None, record.failure(
-            recorder, stage=Stage.EVALUATOR, cause=Cause.INFRASTRUCTURE, error_type=error.error_type, message=message
-        )
+
+
+def as_reward(result: object) -> float | None:
+    """A number of any library, such as numpy's or a tensor of one element, as a float.
+
+    Raises:
+        InfrastructureFailure: it is none that can be a reward.
+    """
+    given = result.value if isinstance(result, Score) else result
+    if given is None:
+        return None
+    value = float(given) if isinstance(given, SupportsFloat) else math.nan
+    if abs(value) <= _LARGEST_REWARD:
+        return value
+    raise InfrastructureFailure(
+        f"expected a finite number (of at most {_LARGEST_REWARD:g}) or None, found {given!r}",
+        stage=Stage.EVALUATOR,
+        error_type="NotANumber",
+    )

@@ -7,7 +7,6 @@ know of yet (later lines of the logs) is work since the last commit, which a res
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from nat_finetune.errors import ConfigError, OutputError, Problem
@@ -34,9 +33,9 @@ class RunState:
     """Steps whose update is in the checkpoint."""
     checkpoint: str | None = None
     """Folder below `checkpoints/`."""
-    events_offset: int = 0
+    events_offset: Annotated[int, Field(ge=0)] = 0
     """Bytes of `events.jsonl` that belong to those steps."""
-    metrics_offset: int = 0
+    metrics_offset: Annotated[int, Field(ge=0)] = 0
     policy: PolicyRef | None = None
     """The policy in the checkpoint; None before the first update."""
     steps_without_signal: int = 0
@@ -81,7 +80,7 @@ class Log:
         with self.path.open("rb") as file:
             file.seek(offset)
             for line in file:
-                yield from_json(line, allow_inf_nan=True)
+                yield _parsed(line, self.path)
 
     def truncate(self, size: int) -> None:
         """Forget everything after `size` bytes."""
@@ -175,7 +174,7 @@ class RunStore:
     def read_json(self, name: str) -> Any:
         """Read a JSON file; None where there is none."""
         path = self.folder / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return _parsed(path.read_bytes(), path) if path.is_file() else None
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file in one piece.
@@ -199,7 +198,8 @@ class RunStore:
 
     def state(self) -> RunState:
         """The last committed state."""
-        return _as(RunState, self.read_json("state.json") or {}, self.folder / "state.json")
+        value = self.read_json("state.json")
+        return RunState() if value is None else _as(RunState, value, self.folder / "state.json")
 
     def commit(self, state: RunState) -> None:
         """Make `state` the truth, with the logs as they are now."""
@@ -272,10 +272,18 @@ def _as(kind: type[T], value: Any, path: Path) -> T:
         return cast(T, value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise OutputError(
-            f"{path} is not what nat-finetune wrote: {'.'.join(map(str, first['loc']))}: {first['msg']}; "
-            "restore the file or start the run anew"
-        ) from error
+        raise _damaged(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def _parsed(text: bytes, path: Path) -> Any:
+    try:
+        return from_json(text, allow_inf_nan=True)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, found: str) -> OutputError:
+    return OutputError(f"{path} is not what nat-finetune wrote: {found}; restore the file or start the run anew")
 
 
 def _cannot_write(path: Path, error: OSError) -> OutputError:

@@ -40,14 +40,14 @@ def _reports(folder: Path) -> list[dict[str, Any]]:
 
 
 def _report(folder: Path) -> dict[str, Any]:
-    path = folder / "report.json"
-    if path.is_file():
-        report: dict[str, Any] = jsonlib.loads(path.read_text(encoding="utf-8"))
+    from nat_finetune.runstore import RunStore
+
+    store = RunStore(folder)
+    report: dict[str, Any] | None = store.read_json("report.json")
+    if report is not None:
         return report
-    state = folder / "state.json"
-    done = jsonlib.loads(state.read_text(encoding="utf-8"))["steps_done"] if state.is_file() else 0
     outcome = f"unfinished: nat-finetune run --resume {folder}"
-    return {"run_id": folder.name, "exit_reason": outcome, "steps": [None] * done, "metrics": {}}
+    return {"run_id": folder.name, "exit_reason": outcome, "steps": [None] * store.state().steps_done, "metrics": {}}
 
 
 def _change(metric: dict[str, Any] | None) -> str:

@@ -62,6 +62,8 @@ def json_array(path: Path, counts: Counts) -> Iterator[Row]:
             value, end = _decoder(path, line).raw_decode(text, position)
         except json.JSONDecodeError as error:
             raise _malformed(path, error.lineno, error.colno, error.msg) from None
+        except (RecursionError, ValueError) as error:
+            raise _unreadable(path, line, error) from None
         yield _object(path, line, value)
         position = _skip(text, end)
         if text[position : position + 1] == ",":
@@ -122,6 +124,8 @@ def _parse(path: Path, line: int, text: str) -> Any:
         return _decoder(path, line).decode(text)
     except json.JSONDecodeError as error:
         raise _malformed(path, line, error.colno, error.msg) from None
+    except (RecursionError, ValueError) as error:
+        raise _unreadable(path, line, error) from None
 
 
 def _decoder(path: Path, line: int) -> json.JSONDecoder:
@@ -143,7 +147,18 @@ def _decoder(path: Path, line: int) -> json.JSONDecoder:
 def _object(path: Path, line: int, value: Any) -> Row:
     if not isinstance(value, dict):
         raise DataError(f"{path}:{line}: expected an object with the columns of one example, found {type(value).__name__}")
+    if not _is_text(value):
+        raise DataError(f"{path}:{line}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
     return Row(line, value)
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all texts in a JSON value are ones that can be written again: JSON can spell what UTF-8 can't hold."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    if isinstance(value, dict):
+        return all(_is_text(key) and _is_text(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_is_text, value))
 
 
 def _skip(text: str, position: int) -> int:
@@ -155,6 +170,14 @@ def _skip(text: str, position: int) -> int:
 def _after(path: Path, text: str, position: int, message: str) -> DataError:
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
     return _malformed(path, line, column, message)
+
+
+def _unreadable(path: Path, line: int, error: Exception) -> Exception:
+    """What is JSON but goes beyond what Python reads; an error that says so itself stays as it is."""
+    if isinstance(error, DataError):
+        return error
+    reason = "nested too deeply" if isinstance(error, RecursionError) else "a whole number of more than 4300 digits"
+    return DataError(f"{path}:{line}: {reason}")
 
 
 def _malformed(path: Path, line: int, column: int, message: str) -> DataError:

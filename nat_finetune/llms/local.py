@@ -49,8 +49,8 @@ class LocalLLMConfig(LLMBaseConfig, name="local"):
     """Most tokens of prompt and completion; null: what the model was made for."""
 
     def truncating_sampling(self) -> tuple[str, ...]:
-        """top_p and top_k, where they are in force."""
-        return self.sampling().truncating
+        """top_p and top_k, where they are in force, and a temperature of 0, which samples nothing."""
+        return (*self.sampling().truncating, *(("temperature",) if self.temperature == 0 else ()))
 
     def sampling(self) -> SamplingParams:
         """The sampling parameters of a call that names none."""

@@ -5,7 +5,7 @@ Weights come from safetensors or GGUF only: a pickle could run code. Only a hub 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import entry_points
@@ -181,13 +181,29 @@ def _read(place: Source, source: str, dtype: torch.dtype, revision: str | None) 
     try:
         with boundary(Stage.MODEL):
             tokenizer = AutoTokenizer.from_pretrained(place.name, **common)
-            model = AutoModelForCausalLM.from_pretrained(place.name, dtype=dtype, **weights, **common)
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                place.name, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **weights, **common
+            )
     except StageError as error:
         cause = error.__cause__ if error.__cause__ is not None else error
         raise BackendError(_unreadable(place, source, cause)) from cause
+    _check_complete(source, loading)
     if place.gguf_file is not None:
         model = _plain_copy(model, dtype)
     return model, tokenizer
+
+
+def _check_complete(source: str, loading: Mapping[str, Any]) -> None:
+    """Refuse weights that transformers would make up at random, with no more than a line in its log."""
+    lacking = sorted(loading["missing_keys"]) + sorted(
+        f"{name} ({found} for {want})" for name, found, want in loading["mismatched_keys"]
+    )
+    if lacking:
+        more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        raise BackendError(
+            f"model {source!r}: its files lack {len(lacking)} of the weights that its config.json calls for, or hold them in "
+            f"another shape: {', '.join(lacking[:3])}{more}; get all of its files, from one and the same model"
+        )
 
 
 def _plain_copy(model: Any, dtype: torch.dtype) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 from nat_finetune.errors import Stage
 from nat_finetune.interfaces import ChatReply
 from nat_finetune.tracing.context import current_path, current_recorder
-from nat_finetune.tracing.recorder import Recorder, plain
+from nat_finetune.tracing.recorder import Recorder, plain, writable
 from nat_finetune.types import CandidateScored, Cause, Failure, RewardGiven, ToolCall
 
 
@@ -110,7 +110,7 @@ def tool(name: str, arguments: Any) -> Iterator[ToolUse]:
     try:
         yield use
     except Exception as raised:
-        error = f"{type(raised).__name__}: {raised}"
+        error = writable(f"{type(raised).__name__}: {raised}")
         raise
     finally:
         recorder.add(
@@ -142,7 +142,7 @@ def failure(
         stage=stage.value,
         cause=cause,
         error_type=error_type,
-        message=message,
+        message=writable(message),
     )
     recorder.add(event)
     return event

@@ -51,12 +51,19 @@ class Recorder:
 
 def plain(value: Any) -> Any:
     """A JSON-able picture of a value: what is not JSON is shown by its `repr`."""
-    if value is None or isinstance(value, str | int | float | bool):
+    if isinstance(value, str):
+        return writable(value)
+    if value is None or isinstance(value, int | float | bool):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {writable(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return repr(value)
+    return writable(repr(value))
+
+
+def writable(text: str) -> str:
+    """A text as UTF-8 can hold it: half of a surrogate pair, which Python's texts may contain, becomes its escape."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")

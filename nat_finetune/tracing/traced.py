@@ -9,7 +9,7 @@ from typing import Any
 from nat_finetune.errors import BackendError, InfrastructureFailure, Stage, StageError, boundary
 from nat_finetune.interfaces import ChatModel, ChatReply, ScoringChatModel
 from nat_finetune.tracing.context import current_path, current_recorder, inside
-from nat_finetune.tracing.recorder import plain
+from nat_finetune.tracing.recorder import plain, writable
 from nat_finetune.types import FunctionCall, Message, ModelCall
 
 
@@ -65,7 +65,7 @@ class TracedChatModel:
                 start=start,
                 end=recorder.clock(),
                 llm=self.name,
-                messages=tuple(messages),
+                messages=tuple(plain(message) for message in messages),
                 message=reply.message,
                 finish_reason=reply.finish_reason,
                 sampling=reply.sampling,
@@ -123,7 +123,7 @@ class TracedFunction:
                         name=self.name,
                         input=plain(_arguments(args, kwargs)),
                         output=plain(output),
-                        error=error,
+                        error=None if error is None else writable(error),
                     )
                 )
         return output

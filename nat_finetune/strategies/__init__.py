@@ -1,1 +1,0 @@
-"""Test-time-compute strategies: search, scoring, selection."""
