@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -49,5 +50,6 @@ def run(
         try:
             asyncio.run(finetune(loaded, registry, store, progress))
         except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C would cut the message, or the clean-up, short
             message = f"stopped; what was finished is kept. Go on with: nat-finetune run --resume {store.folder}"
             raise Interrupted(message) from None
