@@ -14,6 +14,7 @@ class ExactMatchConfig(EvaluatorBaseConfig, name="exact_match"):
     """1 where the output equals the answer, as texts without surrounding white space; unknown where there is no answer."""
 
     ignore_case: bool = False
+    """Whether upper and lower case count as the same."""
 
 
 @register_evaluator(config_type=ExactMatchConfig)
