@@ -158,7 +158,12 @@ class RunStore:
         """
         import fcntl
 
-        with (self.folder / ".lock").open("w") as file:
+        path = self.folder / ".lock"
+        try:
+            file = path.open("w")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

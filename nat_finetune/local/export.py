@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from nat_finetune.errors import BackendError, OutputError
@@ -76,7 +77,7 @@ def _write(policy: LocalPolicy, folder: Path, save: Callable[[], None]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         save()
         policy.tokenizer.save_pretrained(str(folder))
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         if not existed:
             shutil.rmtree(folder, ignore_errors=True)
         raise OutputError(f"can't write {folder}: {error}; free space or give another folder") from error
