@@ -242,8 +242,9 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     """Passes over a collection in one update."""
     batch_size: int | None = Field(None, ge=1)
     """Trajectories or pairs of one optimiser step; null: the whole collection."""
-    max_tokens_per_microbatch: int = Field(2048, ge=1)
-    """Memory: tokens, padding included, of one forward and backward pass. Changes results by rounding only."""
+    max_tokens_per_microbatch: int | None = Field(None, ge=1)
+    """Memory: tokens, padding included, that the model reads in one forward and backward pass; null: 1024 on a CPU, 8192 on a
+    GPU. Changes results by rounding only."""
     max_grad_norm: float = Field(1.0, gt=0)
     """A longer gradient is scaled down to this norm."""
     weight_decay: float = Field(0.0, ge=0)

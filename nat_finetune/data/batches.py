@@ -116,10 +116,9 @@ class Rows:
             return torch.from_numpy(np.where(real_R_T, flat_N[grid_R_T], flat_N.dtype.type(0))).to(device)
 
         places_R_T = np.zeros(grid_R_T.shape, np.int64)
-        for place, (leaf, end) in enumerate(
-            zip(plan.leaves, (self._input_ends() - self.starts[:-1])[rows].tolist(), strict=True)
-        ):
-            places_R_T[place, :end] = read.paths[leaf][:end]
+        sizes = (self._input_ends() - self.starts[:-1])[rows].tolist()
+        for place, (leaf, size) in enumerate(zip(plan.leaves, sizes, strict=True)):
+            places_R_T[place, :size] = read.paths[leaf][:size]
         return MicroBatch(
             rows=rows,
             input_ids_L_T=torch.from_numpy(read.ids_L_T).to(device),

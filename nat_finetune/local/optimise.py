@@ -98,11 +98,9 @@ def optimise(
     """
     steps = list(_steps(len(objective.items), settings, seed))
     curve: list[dict[str, float]] = []
-    with _out_of_memory(settings), _checkpointing(learner.model, settings.activation_checkpointing):
+    with _out_of_memory(settings, learner.scorer.device), _checkpointing(learner.model, settings.activation_checkpointing):
         everything = [unit for units in objective.items for unit in units]
-        plans = objective.rows.plans(
-            everything, max_tokens=settings.max_tokens_per_microbatch, tree_tokens=learner.scorer.tree_tokens
-        )
+        plans = _plans(learner, objective, everything, settings)
         metrics = dict(objective.begin(learner, plans, single_step=len(steps) == 1))
         for index, items in enumerate(steps):
             if cancelled():
@@ -153,8 +151,13 @@ def _accumulate(
 
 
 def _plans(learner: Learner, objective: Objective, units: Sequence[Unit], settings: LoopSettings) -> list[Plan]:
-    budget, tree = settings.max_tokens_per_microbatch, learner.scorer.tree_tokens
-    return objective.rows.plans(units, max_tokens=budget, tree_tokens=tree)
+    budget = settings.max_tokens_per_microbatch or _fitting(learner.scorer.device)
+    return objective.rows.plans(units, max_tokens=budget, tree_tokens=learner.scorer.tree_tokens)
+
+
+def _fitting(device: torch.device) -> int:
+    """Tokens of a micro-batch where the config does not say."""
+    return 1024 if device.type == "cpu" else 8192
 
 
 def mean_metrics(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -193,16 +196,17 @@ def _checkpointing(model: Any, enabled: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _out_of_memory(settings: LoopSettings) -> Iterator[None]:
+def _out_of_memory(settings: LoopSettings, device: torch.device) -> Iterator[None]:
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
             raise
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        budget = settings.max_tokens_per_microbatch or _fitting(device)
         raise BackendError(
-            f"out of memory in the update ({str(error).splitlines()[0] if str(error) else type(error).__name__}): lower "
-            f"max_tokens_per_microbatch (now {settings.max_tokens_per_microbatch}), set activation_checkpointing: true, lower "
-            "max_length, or train a LoRA adapter instead of all weights"
+            f"out of memory in the update ({reason}): lower max_tokens_per_microbatch (now {budget}), set "
+            "activation_checkpointing: true, lower max_length, or train a LoRA adapter instead of all weights"
         ) from error
 
 
