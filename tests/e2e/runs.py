@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -65,15 +66,20 @@ def small_config(name: str, folder: Path, *, train: int = 6, held_out: int = 4) 
 
 
 def cli(
-    *arguments: str, kill: tuple[str, str, str, int] | None = None, timeout: float = 180
+    *arguments: str,
+    kill: tuple[str, str, str, int] | None = None,
+    timeout: float = 180,
+    before: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """`nat-finetune ...`; `kill` is (module, class, method, n): kill -9 at the n-th call of it."""
+    """`nat-finetune ...`; `kill` is (module, class, method, n): kill -9 at the n-th call. `before` runs in the new process."""
     command = [sys.executable, "-m", "nat_finetune.cli.main", *arguments]
     if kill is not None:
         module, owner, method, count = kill
         command = [sys.executable, "-c", KILL, module, owner, method, str(count), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout, check=False, env=environment, preexec_fn=before
+    )
 
 
 def only_run(folder: Path) -> Path:
