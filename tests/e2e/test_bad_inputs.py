@@ -163,6 +163,15 @@ def test_a_damaged_run_folder_is_named_and_left_alone(folder, capsys):
     assert {path: path.read_bytes() for path in only_run(folder).rglob("*") if path.is_file()} == before
 
 
+@pytest.fixture
+def _ctrl_c_is_heard():
+    """A process that a shell starts in the background has SIGINT ignored, tests included; Python then leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_says_how_to_go_on_and_the_run_goes_on(folder, capsys):
     assert run("workflow.mode=interrupted") == 130
     (command,) = re.findall(r"Go on with: nat-finetune (.*)", capsys.readouterr().err)
