@@ -73,7 +73,8 @@ def compare(
     confidence: float,
 ) -> dict[str, dict[str, Any]]:
     """before, after and gain of each metric, the gain paired by example; what is missing is None."""
-    names = list((after or before).metrics) if (after or before) is not None else []  # type: ignore[union-attr]
+    measured = after if after is not None else before
+    names = list(measured.metrics) if measured is not None else []
     rows: dict[str, dict[str, Any]] = {}
     for name in names:
         gain: Estimate | None = None
