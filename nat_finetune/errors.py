@@ -9,6 +9,7 @@
     │   └── AgreementError            6   sampler and trainer disagree about the same weights
     ├── Detached                      7   a job goes on elsewhere; the message says how to re-attach
     ├── OutputError                   8   the run folder can't be written (disk full, no permission)
+    ├── GateFailed                    9   a model may not be promoted: it did not show the gain that was asked for
     ├── Interrupted                 130   Ctrl-C; the message says how to resume
     └── StageError                        a failure inside one rollout: data, not a crash
         ├── PolicyFailure                 the policy caused it: an outcome with a reward
@@ -112,6 +113,12 @@ class OutputError(NatFinetuneError, OSError):
     """Raised when the run folder can't be written."""
 
     exit_code = 8
+
+
+class GateFailed(NatFinetuneError):
+    """Raised when a model did not show what `nat-finetune gate` asks for."""
+
+    exit_code = 9
 
 
 class Interrupted(NatFinetuneError):

@@ -14,6 +14,7 @@ from nat_finetune.cli.arguments import normalised
 from nat_finetune.cli.errors import report, report_unexpected
 from nat_finetune.cli.eval import evaluate
 from nat_finetune.cli.export import export
+from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
@@ -24,7 +25,7 @@ app = typer.Typer(
     name="nat-finetune",
     help="Finetune the model of an LLM agent from its own workflow: one YAML file says everything.",
     epilog="Exit codes: 0 done, 2 config, 3 no data, 4 no trainable signal, 5 rollout failures, 6 backend, 7 detached, "
-    "8 output, 130 interrupted, 1 anything else.",
+    "8 output, 9 gate failed, 130 interrupted, 1 anything else.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -36,6 +37,7 @@ app.command("list")(list_components)
 app.command("eval")(evaluate)
 app.command("export")(export)
 app.command("runs")(runs)
+app.command("gate")(gate)
 
 
 def _show_version(wanted: bool) -> None:
