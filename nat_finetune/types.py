@@ -38,6 +38,21 @@ class Example:
     """Every other column of the row."""
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row of a dataset as it was written: what a builder that trains on records reads."""
+
+    place: str
+    """File and line, `labels.jsonl:12`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """The columns, without those of id and task key."""
+    id: ExampleId | None = None
+    """None where the row has none."""
+    task_key: str | None = None
+    problem: str | None = None
+    """Why the row can't be read; None: it could."""
+
+
 class FinishReason(StrEnum):
     """Why a model call ended."""
 
@@ -391,7 +406,11 @@ class Provenance:
     """`seq` of the model call that produced the chosen completion."""
     rejected_call: int | None = None
     record: str | None = None
-    """Reviewer record: file and line."""
+    """Reviewer record: file and line, `labels.jsonl:12`."""
+    task_key: str | None = None
+    """The task key of the record, where it has one."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Every other column of the record, such as who judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,6 +493,8 @@ class DropReason(StrEnum):
     """A scored candidate that ended in no preference pair."""
     SUPERSEDED = "superseded"
     """Work of an attempt that was retried."""
+    BAD_RECORD = "bad_record"
+    """A row of a preference file that can't be understood; the detail names file, line and reason."""
     TOO_LONG = "too_long"
     """Longer than the trainer's limit; never cut silently."""
 

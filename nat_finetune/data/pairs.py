@@ -10,7 +10,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -37,7 +37,8 @@ RELATIVE = 1e-9
 class PairRules:
     """How candidates of a turn become pairs; NAT's fields."""
 
-    step_name: str
+    step_name: str = ""
+    """Name of the scored candidates that are read from rollouts; records have none."""
     exhaustive: bool = True
     """All unordered pairs; False: only the best against the worst."""
     min_score_diff: float = 0.0
@@ -138,70 +139,87 @@ class PairBuilder:
         return not is_inside(event.path, self._target)
 
     def _turn(self, rollout: Rollout, candidates: Sequence[Candidate]) -> Iterator[PreferencePair | Dropped]:
-        where = (rollout.example_id, rollout.rollout_id)
-        if len(candidates) < 2:
-            yield Dropped("turn", DropReason.SINGLE_CANDIDATE, "", *where, candidates[0].call_seq)
-            return
-        by_score = sorted(candidates, key=lambda candidate: -candidate.score)
-        ranked = [_Ranked(candidate, rank, context_key(candidate.context)) for rank, candidate in enumerate(by_score)]
-        couples = list(combinations(ranked, 2)) if self._rules.exhaustive else [(ranked[0], ranked[-1])]
-        kept: list[tuple[_Ranked, _Ranked]] = []
-        for better, worse in couples:
-            reason = self._pair_problem(better, worse)
-            if reason is None:
-                kept.append((better, worse))
-            else:
-                yield Dropped("pair", reason, "", *where)
-        kept.sort(key=lambda pair: (pair[1].candidate.score - pair[0].candidate.score, pair[0].rank, pair[1].rank))
-        limit = self._rules.max_pairs_per_turn
-        for better, worse in kept[:limit]:
-            yield self._pair(rollout, better.candidate, worse.candidate, len(candidates))
-        for _ in range(len(kept[:limit]), len(kept)):
-            yield Dropped("pair", DropReason.MAX_PAIRS_PER_TURN, "", *where)
+        turn_id = candidates[0].turn_id
+        where = Provenance(example_id=rollout.example_id, rollout_id=rollout.rollout_id, turn_id=turn_id)
+        yield from pairs_of(candidates, self._rules, where, set_id=f"{rollout.rollout_id}/{turn_id!r}")
 
-    def _pair_problem(self, better: _Ranked, worse: _Ranked) -> DropReason | None:
-        chosen, rejected = better.candidate, worse.candidate
-        if math.isclose(chosen.score, rejected.score, rel_tol=RELATIVE):
-            return DropReason.TIE
-        if not reaches(chosen.score - rejected.score, self._rules.min_score_diff):
-            return DropReason.SCORE_DIFF
-        if better.context != worse.context:
-            return DropReason.CONTEXT_DIFFERS
-        if chosen.completion == rejected.completion:
-            return DropReason.IDENTICAL_TEXT
-        if answer_in_context(chosen.context, chosen.completion, rejected.completion):
-            return DropReason.ANSWER_IN_CONTEXT
-        return None
 
-    def _pair(self, rollout: Rollout, better: Candidate, worse: Candidate, candidates: int) -> PreferencePair:
-        difference = better.score - worse.score
-        # Sampled ids stand for the texts only where they differ and follow the same prompt.
-        exact = better.prompt_ids == worse.prompt_ids and better.completion_ids != worse.completion_ids
-        exact = exact and better.completion_ids is not None and worse.completion_ids is not None
-        return PreferencePair(
-            context=better.context,
-            context_text=better.context_text,
-            chosen=better.completion,
-            rejected=worse.completion,
-            chosen_score=better.score,
-            rejected_score=worse.score,
-            margin=difference,
-            reward=difference if self._rules.reward_from_score_diff else better.score,
-            set_id=f"{rollout.rollout_id}/{better.turn_id!r}",
-            prompt_ids=better.prompt_ids if exact else None,
-            chosen_ids=better.completion_ids if exact else None,
-            rejected_ids=worse.completion_ids if exact else None,
-            provenance=Provenance(
-                example_id=rollout.example_id,
-                rollout_id=rollout.rollout_id,
-                turn_id=better.turn_id,
-                chosen_index=better.index,
-                rejected_index=worse.index,
-                candidates=candidates,
-                chosen_call=better.call_seq,
-                rejected_call=worse.call_seq,
-            ),
-        )
+def pairs_of(
+    candidates: Sequence[Candidate], rules: PairRules, where: Provenance, *, set_id: str, ranked: bool = False
+) -> Iterator[PreferencePair | Dropped]:
+    """Pairs of one candidate set, and every couple that is none.
+
+    Args:
+        candidates: The set, at least one.
+        rules: Which couples become pairs.
+        where: What all pairs of the set have in common.
+        set_id: The set's name.
+        ranked: The scores only order the candidates: a pair has neither scores nor margin nor reward.
+    """
+    at = (where.record or "", where.example_id, where.rollout_id)
+    if len(candidates) < 2:
+        yield Dropped("turn", DropReason.SINGLE_CANDIDATE, *at, candidates[0].call_seq)
+        return
+    by_score = sorted(candidates, key=lambda candidate: -candidate.score)
+    in_order = [_Ranked(candidate, rank, context_key(candidate.context)) for rank, candidate in enumerate(by_score)]
+    couples = list(combinations(in_order, 2)) if rules.exhaustive else [(in_order[0], in_order[-1])]
+    kept: list[tuple[_Ranked, _Ranked]] = []
+    for better, worse in couples:
+        reason = _pair_problem(better, worse, rules)
+        if reason is None:
+            kept.append((better, worse))
+        else:
+            yield Dropped("pair", reason, *at)
+    kept.sort(key=lambda pair: (pair[1].candidate.score - pair[0].candidate.score, pair[0].rank, pair[1].rank))
+    limit = rules.max_pairs_per_turn
+    for better, worse in kept[:limit]:
+        pair = _pair(better.candidate, worse.candidate, replace(where, candidates=len(candidates)), rules, set_id)
+        yield replace(pair, chosen_score=None, rejected_score=None, margin=None, reward=None) if ranked else pair
+    for _ in range(len(kept[:limit]), len(kept)):
+        yield Dropped("pair", DropReason.MAX_PAIRS_PER_TURN, *at)
+
+
+def _pair_problem(better: _Ranked, worse: _Ranked, rules: PairRules) -> DropReason | None:
+    chosen, rejected = better.candidate, worse.candidate
+    if math.isclose(chosen.score, rejected.score, rel_tol=RELATIVE):
+        return DropReason.TIE
+    if not reaches(chosen.score - rejected.score, rules.min_score_diff):
+        return DropReason.SCORE_DIFF
+    if better.context != worse.context:
+        return DropReason.CONTEXT_DIFFERS
+    if chosen.completion == rejected.completion:
+        return DropReason.IDENTICAL_TEXT
+    if answer_in_context(chosen.context, chosen.completion, rejected.completion):
+        return DropReason.ANSWER_IN_CONTEXT
+    return None
+
+
+def _pair(better: Candidate, worse: Candidate, where: Provenance, rules: PairRules, set_id: str) -> PreferencePair:
+    difference = better.score - worse.score
+    # Sampled ids stand for the texts only where they differ and follow the same prompt.
+    exact = better.prompt_ids == worse.prompt_ids and better.completion_ids != worse.completion_ids
+    exact = exact and better.completion_ids is not None and worse.completion_ids is not None
+    return PreferencePair(
+        context=better.context,
+        context_text=better.context_text,
+        chosen=better.completion,
+        rejected=worse.completion,
+        chosen_score=better.score,
+        rejected_score=worse.score,
+        margin=difference,
+        reward=difference if rules.reward_from_score_diff else better.score,
+        set_id=set_id,
+        prompt_ids=better.prompt_ids if exact else None,
+        chosen_ids=better.completion_ids if exact else None,
+        rejected_ids=worse.completion_ids if exact else None,
+        provenance=replace(
+            where,
+            chosen_index=better.index,
+            rejected_index=worse.index,
+            chosen_call=better.call_seq,
+            rejected_call=worse.call_seq,
+        ),
+    )
 
 
 def reaches(value: float, threshold: float) -> bool:
