@@ -21,7 +21,7 @@ class GRPOTrajBuilderConfig(TrajectoryBuilderConfig, name="grpo_traj_builder"):
     makes = "group"
     token_level = True
 
-    num_generations: int = 8
+    num_generations: int = Field(8, json_schema_extra={"minimum": 2})
     """Rollouts of each example in a step. At least 2: a rollout is compared with the others of its example, never with
     those of another one."""
     credit: Literal["outcome", "per_turn"] = "outcome"

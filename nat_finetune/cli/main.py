@@ -11,13 +11,16 @@ from typer.main import get_command
 
 from nat_finetune import __version__
 from nat_finetune.cli.arguments import normalised
+from nat_finetune.cli.diff import diff
 from nat_finetune.cli.errors import report, report_unexpected
 from nat_finetune.cli.eval import evaluate
+from nat_finetune.cli.explain import explain
 from nat_finetune.cli.export import export
 from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
+from nat_finetune.cli.schema import schema
 from nat_finetune.cli.validate import validate
 from nat_finetune.errors import NatFinetuneError
 
@@ -34,6 +37,9 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("validate")(validate)
 app.command("list")(list_components)
+app.command("schema")(schema)
+app.command("explain")(explain)
+app.command("diff")(diff)
 app.command("eval")(evaluate)
 app.command("export")(export)
 app.command("runs")(runs)

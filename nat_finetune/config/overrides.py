@@ -37,15 +37,18 @@ def _apply_one(tree: Node, override: str, environment: Mapping[str, str], regist
     source = f"-o {override if len(override) <= 60 else override[:59] + '…'}"
     if not equals or not name.strip():
         raise ConfigError(Problem("an override is `path.to.key=value`", file=source))
-    path, shape = _locate(tree, name.strip(), source, registry)
+    path, shape = locate(tree, name.strip(), source, registry)
     value = expand(_value(text, shape, source), environment)
     return _set(tree, path, value, Mark(source))
 
 
-def _locate(tree: Node, name: str, source: str, registry: Registry) -> tuple[Path, Shape]:
-    """Path and shape of an override's place.
+def locate(tree: Node, name: str, source: str, registry: Registry) -> tuple[Path, Shape]:
+    """Path and shape of the place that a dotted name means in a tree.
 
     Names of entries may hold dots (`llms.gpt-4.1.temperature`): at each level the longest known key wins.
+
+    Raises:
+        ConfigError: there is no such place; `source` says who asked for it.
     """
     parts = name.replace("[", ".").replace("]", "").split(".")
     node, shape = tree, ROOT

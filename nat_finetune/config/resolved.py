@@ -26,6 +26,11 @@ _ONE_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 """`${VAR}` and nothing else; `${VAR:-default}` may hold a secret itself."""
 
 
+def is_secret(key: str) -> bool:
+    """Whether a text under this key must not be shown."""
+    return _SECRET_KEY.search(key) is not None
+
+
 def to_yaml(config: RunConfig, tree: Node | None = None) -> str:
     """The config as YAML.
 
@@ -67,7 +72,7 @@ def _is_block(value: Any) -> bool:
 
 def _value(key: str, value: Any, node: Node | None, *, defaults: bool) -> Any:
     """What YAML can write in a value's place; with `defaults`, of blocks inside it too."""
-    if isinstance(value, SecretStr) or (isinstance(value, str) and value and _SECRET_KEY.search(key)):
+    if isinstance(value, SecretStr) or (isinstance(value, str) and value and is_secret(key)):
         written = node.written if node is not None and node.expanded else None
         return written if written is not None and _ONE_VARIABLE.fullmatch(written) else REDACTED
     if isinstance(value, BaseModel | Mapping):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
-from pydantic import Field, GetCoreSchemaHandler, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from nat_finetune.config.component import (
@@ -36,6 +36,8 @@ from nat_finetune.registry import Kind, Registry
 CONFIG_VERSION = 1
 WORKFLOW = "<workflow>"
 """The workflow's name among functions."""
+COMPONENT_OF = "x-component-of"
+"""Key of a JSON schema under which a slot says its kind, for `config.json_schema`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class Slot:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate through the registry that `RunConfig.read` passes in."""
         return core_schema.with_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Say which kind of component stands here; the components are not known yet."""
+        return {COMPONENT_OF: self.kind.value}
 
     def config_type(self, entry: Mapping[str, Any], registry: Registry) -> type[ComponentConfig] | Problem:
         """The config class that an entry's `_type` (or NAT's other spelling, `type`) names."""
