@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Len, Lt, MinLen
 from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from nat_finetune.config.component import ComponentConfig, Reference, TrainerConfig
@@ -137,7 +138,9 @@ def _bounds(mark: Any) -> list[str]:
             return [f"below {mark.lt}"]
         case MinLen() | Len() if mark.min_length:
             return [f"at least {mark.min_length} of them"]
-    return [text for inner in getattr(mark, "metadata", ()) for text in _bounds(inner)]
+        case FieldInfo():
+            return [text for inner in mark.metadata for text in _bounds(inner)]
+    return []
 
 
 def _default(model: type[BaseModel] | None, name: str | None) -> str | None:
