@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from nat_finetune.data.selection import SelectionRules
 from nat_finetune.types import (
     Collection,
     Dropped,
@@ -255,8 +256,8 @@ class TrainingRun(Protocol):
     def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
         """Apply the trajectory builder."""
 
-    async def select(self, built: Built, *, deduplicate_pairs: bool = False, max_pairs: int | None = None) -> Collection:
-        """Apply the filters that the config names; what they leave out is counted.
+    async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:
+        """Apply the filters that the config names, and give pairs their weights; what is left out is counted.
 
         Raises:
             NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row.

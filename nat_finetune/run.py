@@ -21,8 +21,9 @@ from typing import Any
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.merging import count_merges
-from nat_finetune.data.preparation import deduplicate, draw_pairs
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.data.selection import SelectionRules, select_pairs
+from nat_finetune.data.worth import length_warning, worth_of
 from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
 from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder
@@ -80,6 +81,7 @@ class Run:
         """Load the checkpoint and find the rollouts that were finished after it."""
         store, state = self._store, self.state
         store.metrics.truncate(state.metrics_offset)
+        store.dropped.truncate(state.dropped_offset)
         if state.checkpoint is not None:
             self._parts.adapter.load_state(store.checkpoint(state.checkpoint))
         for step, rollout in store.rollouts(state.events_offset):
@@ -156,7 +158,7 @@ class Run:
                     items.append(made)
         return Built(step, tuple(items), tuple(dropped))
 
-    async def select(self, built: Built, *, deduplicate_pairs: bool = False, max_pairs: int | None = None) -> Collection:
+    async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:
         """Apply the trainer's filters; an empty collection is an outcome of its own, and ends the training when it repeats.
 
         Raises:
@@ -166,11 +168,8 @@ class Run:
         items: list[Item] = list(built.items)
         dropped = list(built.dropped)
         pairs = [item for item in built.items if isinstance(item, PreferencePair)]
-        if pairs and deduplicate_pairs:
-            pairs, left_out = deduplicate(pairs)
-            items, dropped = list(pairs), [*dropped, *left_out]
-        if pairs and max_pairs is not None:
-            pairs, left_out = draw_pairs(pairs, max_pairs, seed=derive_seed(self._config.seed, "max_pairs"))
+        if pairs:
+            pairs, left_out = self._select_pairs(pairs, rules or SelectionRules())
             items, dropped = list(pairs), [*dropped, *left_out]
         collection = Collection(tuple(items), self._store.folder.name, built.step, self._parts.target.llm, tuple(dropped))
         state = self.state
@@ -233,6 +232,17 @@ class Run:
         self._progress.warning(text)
 
     # ------------------------------------------------------------------------------------------------------------- inside
+
+    def _select_pairs(self, pairs: list[PreferencePair], rules: SelectionRules) -> tuple[list[PreferencePair], list[Dropped]]:
+        """The pairs that are trained, with their weights; what they are worth goes into the step's metrics."""
+        seed = self._config.seed
+        selected = select_pairs(pairs, rules, seed=derive_seed(seed, "max_pairs"))
+        worth = worth_of(selected, seed=derive_seed(seed, "lengths"), confidence=self._config.confidence)
+        self._metrics["preferences"] = asdict(worth)
+        warning = length_warning(worth.lengths) if worth.lengths is not None else None
+        if warning is not None and warning not in self.state.warnings:
+            self.warn(warning)
+        return selected.pairs, selected.dropped
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -301,6 +311,7 @@ class Run:
     def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)
         self._ledger.add_superseded(self._superseded)
+        self._store.dropped.extend({"step": collection.step, **asdict(drop)} for drop in [*collection.dropped, *left_out])
         self._superseded = []
         self.state.ledger = self._ledger.to_dict()
 

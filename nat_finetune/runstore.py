@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -36,6 +36,7 @@ class RunState:
     events_offset: Annotated[int, Field(ge=0)] = 0
     """Bytes of `events.jsonl` that belong to those steps."""
     metrics_offset: Annotated[int, Field(ge=0)] = 0
+    dropped_offset: Annotated[int, Field(ge=0)] = 0
     policy: PolicyRef | None = None
     """The policy in the checkpoint; None before the first update."""
     steps_without_signal: int = 0
@@ -64,10 +65,19 @@ class Log:
         Raises:
             OutputError: the line could not be written whole; what was written of it is taken back.
         """
+        self.extend([value])
+
+    def extend(self, values: Iterable[Any]) -> None:
+        """Add a line for each value.
+
+        Raises:
+            OutputError: the lines could not be written whole; what was written of them is taken back.
+        """
         before = self.size
         try:
             with self.path.open("ab") as file:
-                file.write(to_json(value, inf_nan_mode="constants") + b"\n")
+                for value in values:
+                    file.write(to_json(value, inf_nan_mode="constants") + b"\n")
         except OSError as error:
             with suppress(OSError):  # a disk that takes no byte may refuse this too; the cut line goes at the next opening
                 self.truncate(before)
@@ -119,6 +129,7 @@ class RunStore:
         self.folder = folder
         self.events = Log(folder / "events.jsonl")
         self.metrics = Log(folder / "metrics.jsonl")
+        self.dropped = Log(folder / "dropped.jsonl")
 
     @classmethod
     def create(cls, folder: Path) -> RunStore:
@@ -210,6 +221,7 @@ class RunStore:
         """Make `state` the truth, with the logs as they are now."""
         self.events.sync()
         state.events_offset, state.metrics_offset = self.events.size, self.metrics.size
+        state.dropped_offset = self.dropped.size
         self.write_json("state.json", asdict(state))
 
     def add_rollout(self, step: int, rollout: Rollout) -> None:

@@ -411,6 +411,8 @@ class Provenance:
     """The task key of the record, where it has one."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Every other column of the record, such as who judged."""
+    further_records: tuple[str, ...] = ()
+    """Further reviewer records that say the same; they were merged into this one, and their weight was added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +472,14 @@ class DropReason(StrEnum):
     ANSWER_IN_CONTEXT = "answer_in_context"
     MAX_PAIRS_PER_TURN = "max_pairs_per_turn"
     DUPLICATE = "duplicate"
+    MERGED = "merged"
+    """Another person's equal judgment: its weight went to the pair that was kept."""
+    CONTRADICTION = "contradiction"
+    """The reverse is preferred elsewhere in the same context."""
+    MIN_CHOSEN_SCORE = "min_chosen_score"
+    """The better of two answers that are both unfit."""
+    BRIDGES_SPLIT = "bridges_split"
+    """A new row that belongs to more than one side of a kept split."""
     MAX_PAIRS = "max_pairs"
     OUTSIDE_TARGET = "outside_target"
     """A model call outside `target_functions`, or by another model than `target_model`."""
@@ -515,6 +525,8 @@ class Dropped:
     """`seq` of the model call that it is about; of a pair the chosen completion's."""
     rejected_call: int | None = None
     """Of a pair: `seq` of the rejected completion's call."""
+    record: str | None = None
+    """Reviewer record: file and line."""
 
 
 @dataclass(frozen=True, slots=True)

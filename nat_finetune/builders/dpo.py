@@ -24,6 +24,8 @@ class DPOTrajBuilderConfig(TrajectoryBuilderConfig, name="dpo_traj_builder"):
     """All pairs of a turn; false: the best candidate against the worst."""
     min_score_diff: float = Field(0.0, ge=0)
     """Least difference of scores; ties are never pairs."""
+    min_chosen_score: float | None = None
+    """Least score of the chosen candidate: the better of two bad ones can still be unfit; null: any."""
     max_pairs_per_turn: int | None = Field(None, ge=1)
     """Keep the pairs with the largest differences."""
     reward_from_score_diff: bool = True
@@ -52,6 +54,7 @@ class DPOTrajBuilder:
             step_name=config.ttc_step_name,
             exhaustive=config.exhaustive_pairs,
             min_score_diff=config.min_score_diff,
+            min_chosen_score=config.min_chosen_score,
             max_pairs_per_turn=config.max_pairs_per_turn,
             reward_from_score_diff=config.reward_from_score_diff,
         )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 from nat_finetune.data.keys import context_key, example_key, turn_key
 from nat_finetune.data.trajectories import is_inside, is_target
@@ -42,6 +42,8 @@ class PairRules:
     exhaustive: bool = True
     """All unordered pairs; False: only the best against the worst."""
     min_score_diff: float = 0.0
+    min_chosen_score: float | None = None
+    """The better of two bad answers can still be unfit: least score of the chosen one."""
     max_pairs_per_turn: int | None = None
     reward_from_score_diff: bool = True
 
@@ -120,7 +122,8 @@ class PairBuilder:
             if reason is not DropReason.NO_TURN_ID:
                 emitted[turn_key(event.turn_id)] += 1
             if reason is not None:
-                yield Dropped("candidate", reason, "", rollout.example_id, rollout.rollout_id, event.call_seq)
+                detail = f"turn {event.turn_id!r}: candidate {event.candidate_index!r}"
+                yield Dropped("candidate", reason, detail, rollout.example_id, rollout.rollout_id, event.call_seq)
                 continue
             key = turn_key(event.turn_id)
             turns.setdefault(key, []).append(_candidate(event, emitted[key] - 1, rollout, call))
@@ -156,9 +159,9 @@ def pairs_of(
         set_id: The set's name.
         ranked: The scores only order the candidates: a pair has neither scores nor margin nor reward.
     """
-    at = (where.record or "", where.example_id, where.rollout_id)
     if len(candidates) < 2:
-        yield Dropped("turn", DropReason.SINGLE_CANDIDATE, *at, candidates[0].call_seq)
+        only = candidates[0]
+        yield _dropped("turn", DropReason.SINGLE_CANDIDATE, f"turn {only.turn_id!r}", where, only.call_seq)
         return
     by_score = sorted(candidates, key=lambda candidate: -candidate.score)
     in_order = [_Ranked(candidate, rank, context_key(candidate.context)) for rank, candidate in enumerate(by_score)]
@@ -169,14 +172,14 @@ def pairs_of(
         if reason is None:
             kept.append((better, worse))
         else:
-            yield Dropped("pair", reason, *at)
+            yield _dropped("pair", reason, _which(better.candidate, worse.candidate), where)
     kept.sort(key=lambda pair: (pair[1].candidate.score - pair[0].candidate.score, pair[0].rank, pair[1].rank))
     limit = rules.max_pairs_per_turn
     for better, worse in kept[:limit]:
         pair = _pair(better.candidate, worse.candidate, replace(where, candidates=len(candidates)), rules, set_id)
         yield replace(pair, chosen_score=None, rejected_score=None, margin=None, reward=None) if ranked else pair
-    for _ in range(len(kept[:limit]), len(kept)):
-        yield Dropped("pair", DropReason.MAX_PAIRS_PER_TURN, *at)
+    for better, worse in kept[len(kept[:limit]) :]:
+        yield _dropped("pair", DropReason.MAX_PAIRS_PER_TURN, _which(better.candidate, worse.candidate), where)
 
 
 def _pair_problem(better: _Ranked, worse: _Ranked, rules: PairRules) -> DropReason | None:
@@ -185,6 +188,8 @@ def _pair_problem(better: _Ranked, worse: _Ranked, rules: PairRules) -> DropReas
         return DropReason.TIE
     if not reaches(chosen.score - rejected.score, rules.min_score_diff):
         return DropReason.SCORE_DIFF
+    if rules.min_chosen_score is not None and not reaches(chosen.score, rules.min_chosen_score):
+        return DropReason.MIN_CHOSEN_SCORE
     if better.context != worse.context:
         return DropReason.CONTEXT_DIFFERS
     if chosen.completion == rejected.completion:
@@ -235,6 +240,17 @@ def answer_in_context(context: Sequence[Mapping[str, Any]], chosen: str, rejecte
     """Whether the context ends with the assistant saying one of the two answers."""
     last = context[-1] if context else {}
     return last.get("role") == "assistant" and last.get("content") in (chosen, rejected)
+
+
+def _which(better: Candidate, worse: Candidate) -> str:
+    """Which couple of a set it is, for the list of what was dropped."""
+    return f"turn {better.turn_id!r}: candidate {better.index} over {worse.index}"
+
+
+def _dropped(
+    what: Literal["turn", "pair"], reason: DropReason, detail: str, where: Provenance, call_seq: int | None = None
+) -> Dropped:
+    return Dropped(what, reason, detail, where.example_id, where.rollout_id, call_seq, record=where.record)
 
 
 def _problem(event: CandidateScored) -> DropReason | None:

@@ -1,9 +1,10 @@
-"""Pairs made ready for a trainer: duplicates, a maximum, a split by example, and the record that a service reads."""
+"""Pairs made ready for a trainer: a maximum, a split by example, and the record that a service reads."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from nat_finetune.data.keys import context_key, example_key
@@ -11,25 +12,8 @@ from nat_finetune.data.pairs import answer_in_context
 from nat_finetune.errors import DataError
 from nat_finetune.types import Dropped, DropReason, PreferencePair
 
-
-def deduplicate(pairs: Sequence[PreferencePair]) -> tuple[list[PreferencePair], list[Dropped]]:
-    """Keep the first of pairs with equal context, chosen and rejected; a reversed pair is no duplicate."""
-    seen: set[tuple[str, str, str]] = set()
-    kept, dropped = [], []
-    for pair in pairs:
-        key = _key(pair)
-        if key in seen:
-            dropped.append(_dropped(pair, DropReason.DUPLICATE))
-        else:
-            seen.add(key)
-            kept.append(pair)
-    return kept, dropped
-
-
-def contradictions(pairs: Sequence[PreferencePair]) -> int:
-    """How many couples of answers are preferred both ways in one context."""
-    keys = {_key(pair) for pair in pairs}
-    return sum(1 for context, chosen, rejected in keys if chosen < rejected and (context, rejected, chosen) in keys)
+PairKey = tuple[bytes, str, str]
+"""Digest of the context, chosen, rejected."""
 
 
 def draw_pairs(pairs: Sequence[PreferencePair], count: int, *, seed: int) -> tuple[list[PreferencePair], list[Dropped]]:
@@ -38,7 +22,7 @@ def draw_pairs(pairs: Sequence[PreferencePair], count: int, *, seed: int) -> tup
         return list(pairs), []
     chosen = set(random.Random(seed).sample(range(len(pairs)), count))
     kept = [pair for position, pair in enumerate(pairs) if position in chosen]
-    return kept, [_dropped(p, DropReason.MAX_PAIRS) for position, p in enumerate(pairs) if position not in chosen]
+    return kept, [dropped_pair(p, DropReason.MAX_PAIRS) for position, p in enumerate(pairs) if position not in chosen]
 
 
 def split_by_example(
@@ -87,10 +71,15 @@ def _prompt(pair: PreferencePair, *, full: bool) -> str | list[Mapping[str, Any]
     return list(pair.context)
 
 
-def _key(pair: PreferencePair) -> tuple[str, str, str]:
-    return (context_key(pair.context), pair.chosen, pair.rejected)
+def pair_key(pair: PreferencePair) -> PairKey:
+    """Equal for pairs that say the same."""
+    # A digest: a million contexts are not held a second time.
+    return (blake2b(context_key(pair.context).encode(), digest_size=16).digest(), pair.chosen, pair.rejected)
 
 
-def _dropped(pair: PreferencePair, reason: DropReason) -> Dropped:
+def dropped_pair(pair: PreferencePair, reason: DropReason, detail: str = "") -> Dropped:
+    """The pair as something left out."""
     where = pair.provenance
-    return Dropped("pair", reason, "", where.example_id, where.rollout_id, where.chosen_call, where.rejected_call)
+    return Dropped(
+        "pair", reason, detail, where.example_id, where.rollout_id, where.chosen_call, where.rejected_call, where.record
+    )

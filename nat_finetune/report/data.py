@@ -17,6 +17,7 @@ from nat_finetune.data.intervals import paired_gain
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.report.examples import example_rollouts
 from nat_finetune.report.metrics import by_reason
+from nat_finetune.report.preferences import preferences_account
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import Estimate, EvalResult
 
@@ -157,6 +158,7 @@ def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str
         skipped = sum(1 for step in steps if not step.get("update"))
         if skipped:
             lines.append(f"{skipped:,} steps had nothing to train on and made no update")
+        lines += preferences_account(steps)
     unknown = [name for name, row in metrics.items() if row["after"] and row["after"]["mean"] is None]
     lines += [f"{name} is unknown on every test example" for name in unknown]
     return lines

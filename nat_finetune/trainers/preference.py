@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pydantic import Field
 
 from nat_finetune.config.component import TrainerConfig
+from nat_finetune.data.selection import OnContradiction, PairWeighting, SelectionRules
 from nat_finetune.errors import RolloutFailureLimit
 from nat_finetune.interfaces import Builder, Step, Trainer, TrainingRun
 from nat_finetune.registry import register_trainer
@@ -24,7 +25,12 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
     continue_on_collection_error: bool = False
     """Go on with the other passes when one has too many failed rollouts."""
     deduplicate_pairs: bool = True
-    """Of pairs with equal context, chosen and rejected, keep the first."""
+    """Of pairs with equal context, chosen and rejected, keep the first; people's equal labels are merged, with their weight."""
+    on_contradiction: OnContradiction | None = None
+    """Where A is preferred to B and B to A in one context: keep or drop both; null: keep people's labels, drop scored ones."""
+    pair_weighting: PairWeighting | None = None
+    """`pair`: every pair counts the same; `set`: every candidate set does; null: `set` for scored candidates, `pair` for
+    people's labels."""
     max_pairs: int | None = Field(None, ge=1)
     """Train on at most this many pairs, drawn with the run's seed."""
 
@@ -34,6 +40,12 @@ class PreferenceTrainer:
 
     def __init__(self, config: PreferenceTrainerConfig) -> None:
         self._config = config
+        self._rules = SelectionRules(
+            deduplicate=config.deduplicate_pairs,
+            on_contradiction=config.on_contradiction,
+            max_pairs=config.max_pairs,
+            weighting=config.pair_weighting,
+        )
 
     async def train(self, run: TrainingRun) -> None:
         """Drive the run to its end."""
@@ -50,7 +62,7 @@ class PreferenceTrainer:
         if last is None:
             return
         built = run.build(rollouts, step=last.index)
-        chosen = await run.select(built, deduplicate_pairs=self._config.deduplicate_pairs, max_pairs=self._config.max_pairs)
+        chosen = await run.select(built, self._rules)
         await run.update(chosen)
         await run.validate_if_due(last)
 

@@ -11,7 +11,8 @@ import pytest
 from nat_finetune.builders.dpo import DPOTrajBuilder, DPOTrajBuilderConfig
 from nat_finetune.data.curriculum import CurriculumRules, select_groups
 from nat_finetune.data.keys import example_key, require_unique
-from nat_finetune.data.preparation import contradictions, deduplicate, draw_pairs, record, split_by_example
+from nat_finetune.data.preparation import draw_pairs, record, split_by_example
+from nat_finetune.data.selection import contradictions, deduplicate
 from nat_finetune.errors import ConfigError, DataError, NoTrainableSignal
 from nat_finetune.types import CandidateScored, Dropped, PreferencePair, Provenance, Rollout, Target, as_messages
 

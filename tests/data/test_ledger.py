@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.pairs import PairBuilder, PairRules
-from nat_finetune.data.preparation import deduplicate
+from nat_finetune.data.selection import deduplicate
 from nat_finetune.data.trajectories import Credit
 from nat_finetune.types import (
     CandidateScored,

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nat_finetune.data.keys import example_key
-from nat_finetune.data.preparation import contradictions, deduplicate, draw_pairs, record, split_by_example
+from nat_finetune.data.preparation import draw_pairs, record, split_by_example
+from nat_finetune.data.selection import contradictions, deduplicate
 from nat_finetune.errors import DataError
 from nat_finetune.types import PreferencePair, Provenance, as_messages
 

@@ -1,0 +1,44 @@
+"""What a run's preference pairs were, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+def preferences_account(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Sentences about the pairs of all steps; none for a run without pairs."""
+    found = [step["preferences"] for step in steps if step.get("preferences")]
+    if not found:
+        return []
+    total = {name: sum(worth[name] for worth in found) for name in _COUNTED}
+    return list(_sentences(total, found))
+
+
+_COUNTED = ("pairs", "contexts", "candidate_sets", "candidates", "judgments", "contradictions")
+
+
+def _sentences(total: Mapping[str, int], found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    sets = f"{total['candidate_sets']:,} candidate sets of {total['candidates']:,} scored candidates"
+    people = f"{total['judgments']:,} human judgments"
+    origin = f"{sets}, and {people}" if total["candidate_sets"] else people
+    yield f"{total['pairs']:,} pairs from {origin}"
+    anew = f" (those of each of {len(found)} updates counted anew)" if len(found) > 1 else ""
+    weights = "each candidate set weighs the same" if found[-1]["weighting"] == "set" else "each pair weighs what it was given"
+    observations = total["candidates"] + total["judgments"]
+    yield (
+        f"{total['contexts']:,} contexts, {observations:,} observations{anew}; {weights}, and intervals are over what is "
+        "independent, not over pairs"
+    )
+    if total["contradictions"]:
+        yield f"{total['contradictions']:,} couples of answers were preferred both ways in the same context"
+    yield from (sentence for worth in found[-1:] for sentence in _lengths(worth["lengths"]))
+
+
+def _lengths(lengths: Mapping[str, Any] | None) -> Iterator[str]:
+    if lengths is None:
+        return
+    longer = lengths["longer_chosen"]
+    interval = "" if longer["low"] is None else f" [{longer['low']:.1%}, {longer['high']:.1%}]"
+    medians = f"median {lengths['chosen_median']:,.0f} characters chosen, {lengths['rejected_median']:,.0f} rejected"
+    yield f"the longer answer is the chosen one in {longer['mean']:.1%}{interval} of the pairs; {medians}"
