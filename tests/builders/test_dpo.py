@@ -56,6 +56,7 @@ def test_nats_fields_have_nats_defaults():
         "ttc_step_name": "dpo_candidate_move",
         "exhaustive_pairs": True,
         "min_score_diff": 0.0,
+        "min_chosen_score": None,
         "max_pairs_per_turn": None,
         "reward_from_score_diff": True,
         "require_multiple_candidates": True,
