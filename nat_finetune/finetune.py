@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
+from nat_finetune.best import best_checkpoint
 from nat_finetune.compose import Composition, compose
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
@@ -27,6 +28,9 @@ from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Parts, Run
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import EvalResult, Example, PolicyRef
+
+Checkpoint = Literal["best", "last"]
+"""Of a run: the one that its validation set chose (the last one where nothing chooses), or the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,11 @@ def continued_run(folder: Path, registry: Registry) -> tuple[LoadedConfig, RunSt
 
 
 async def evaluate_config(
-    loaded: LoadedConfig, registry: Registry, split: Literal["test", "validation"], run: Path | None
+    loaded: LoadedConfig,
+    registry: Registry,
+    split: Literal["test", "validation"],
+    run: Path | None,
+    checkpoint: Checkpoint = "best",
 ) -> EvalResult:
     """Evaluate a config's base model, or the trained model of a run, on a held-out dataset.
 
@@ -88,7 +96,7 @@ async def evaluate_config(
         raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}", file=str(loaded.path)))
     async with compose(config, registry) as parts:
         examples = await parts.load_examples(settings.dataset, f"finetuning.{split}.dataset")
-        policy = await _policy_of(config, parts, run)
+        policy = await _policy_of(config, parts, run, checkpoint)
         measured = await evaluation(config, parts, examples, split, settings)
         if measured is None:
             raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
@@ -96,7 +104,12 @@ async def evaluate_config(
 
 
 async def export_run(
-    loaded: LoadedConfig, registry: Registry, run: Path, output: Path, form: Literal["merged", "adapter"]
+    loaded: LoadedConfig,
+    registry: Registry,
+    run: Path,
+    output: Path,
+    form: Literal["merged", "adapter"],
+    checkpoint: Checkpoint = "best",
 ) -> PolicyRef:
     """Write a run's trained model as a folder that plain transformers (`merged`) or peft (`adapter`) loads.
 
@@ -109,22 +122,25 @@ async def export_run(
     if output.exists():
         raise OutputError(f"{output} exists; give a folder that does not")
     async with compose(loaded.config, registry) as parts:
-        policy = await _policy_of(loaded.config, parts, run)
+        policy = await _policy_of(loaded.config, parts, run, checkpoint)
         local = await parts.get_policy()
         (export_merged if form == "merged" else export_adapter)(local, output)
         return policy
 
 
-async def _policy_of(config: RunConfig, parts: Composition, run: Path | None) -> PolicyRef:
-    """The policy of a run's last checkpoint, its weights loaded; the base policy where there is no run."""
+async def _policy_of(config: RunConfig, parts: Composition, run: Path | None, which: Checkpoint) -> PolicyRef:
+    """The policy of a run's best or last checkpoint, its weights loaded; the base policy where there is no run."""
     if run is None:
         return PolicyRef(parts.target.llm, 0)
-    state = RunStore.open(run).state()
+    store = RunStore.open(run)
+    state = store.state()
     if state.checkpoint is None or state.policy is None:
         raise BackendError(f"{run} has no checkpoint: the run made no update")
+    best = best_checkpoint(store, config.finetuning.validation) if which == "best" else None
+    name, policy = (best.checkpoint, best.policy) if best else (state.checkpoint, state.policy)
     adapter = await parts.get_trainer_adapter()
-    adapter.load_state(RunStore(run).checkpoint(state.checkpoint))
-    return state.policy
+    adapter.load_state(store.checkpoint(name))
+    return policy
 
 
 async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> dict[str, Any]:
@@ -170,6 +186,7 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
         await _describe(config, parts, store, data)
         trainer = await parts.get_trainer()
         await trainer.train(run)
+        run.take_best()
         await _measure(run, store, test, "test-after", progress)
         run.state.finished = True
         store.commit(run.state)
@@ -249,7 +266,7 @@ async def evaluation(
     """An evaluation on held-out examples; None where the config names none."""
     if settings is None:
         return None
-    names = tuple(settings.metrics or parts.target.reward_names or tuple(config.eval.evaluators))
+    names = settings.names(parts.target.reward_names or tuple(config.eval.evaluators))
     evaluators = {name: await parts.get_evaluator(name) for name in names}
     finetuning = config.finetuning
     return PolicyEvaluation(

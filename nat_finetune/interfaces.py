@@ -226,6 +226,18 @@ class Step:
     epoch: int
     examples: tuple[Example, ...]
     last_of_epoch: bool = False
+    validated: bool = False
+    """Whether the validation set is looked at after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Passes over all examples, then updates on what was built of them."""
+
+    index: int
+    passes: tuple[Step, ...]
+    updates: tuple[Step, ...]
+    """The first one has the number of the last pass: together they are a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +275,14 @@ class TrainingRun(Protocol):
             NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row.
         """
 
-    async def update(self, collection: Collection) -> UpdateResult | None:
+    async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
         """Have the adapter train, check the learner, save a checkpoint; None where the collection is empty."""
 
     def warn(self, text: str) -> None:
         """Say something on the console and in the report."""
 
     async def validate_if_due(self, step: Step) -> None:
-        """Evaluate on the validation set where its interval (in epochs) says so, and after the last epoch."""
+        """Evaluate on the validation set where its interval says so, and after the last step."""
 
 
 class Trainer(Protocol):

@@ -11,13 +11,13 @@ What a crash leaves behind decides what a resume does:
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nat_finetune.best import best_checkpoint, patience_message
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.merging import count_merges
@@ -30,7 +30,8 @@ from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuild
 from nat_finetune.report.metrics import drop_counts, failure_message, no_signal_message, rollout_metrics, sampled_tokens
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, requests_for
-from nat_finetune.runstore import RunStore
+from nat_finetune.runstore import RunStore, checkpoint_name
+from nat_finetune.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.types import (
     Collection,
     Dropped,
@@ -76,6 +77,7 @@ class Run:
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}
         self._exhausted = False
+        self._total = self._patience = 1
 
     def resume(self) -> None:
         """Load the checkpoint and find the rollouts that were finished after it."""
@@ -94,22 +96,24 @@ class Run:
 
     async def steps(self) -> AsyncIterator[Step]:
         """`num_epochs` passes over the examples, each in an order of its own, from the first step that is not done."""
-        self._progress.planned(self._steps_in_all(), self.state.steps_done)
+        schedule = EpochSchedule(self._config, self._examples)
+        self._plan(schedule.total, signal_steps=schedule.per_epoch)
         if self.state.steps_done:
-            await self.validate_if_due(self._step(self.state.steps_done - 1))
-        for index in range(self.state.steps_done, self._steps_in_all()):
+            await self.validate_if_due(schedule.step(self.state.steps_done - 1))
+        for index in range(self.state.steps_done, schedule.total):
             if self._exhausted:
                 return
-            yield self._step(index)
+            yield schedule.step(index)
 
     async def passes(self, count: int) -> AsyncIterator[Step]:
         """`count` passes over all examples, one step each; none where the update is in the checkpoint already."""
-        self._progress.planned(count, min(self.state.steps_done, count))
-        everything = [Step(index, 0, tuple(self._examples), last_of_epoch=index == count - 1) for index in range(count)]
-        if self.state.steps_done >= count:
-            await self.validate_if_due(everything[-1])
+        schedule = RoundSchedule(self._config, self._examples, passes=count, updates=1)
+        only = schedule.round(0)
+        self._plan(schedule.total, signal_steps=1)
+        if self.state.steps_done >= schedule.total:
+            await self.validate_if_due(only.updates[-1])
             return
-        for step in everything:
+        for step in (*only.passes[:-1], *only.updates):
             yield step
 
     async def collect(self, step: Step) -> list[Rollout]:
@@ -174,7 +178,7 @@ class Run:
         collection = Collection(tuple(items), self._store.folder.name, built.step, self._parts.target.llm, tuple(dropped))
         state = self.state
         state.steps_without_signal = 0 if items else state.steps_without_signal + 1
-        if state.steps_without_signal >= self._patience():
+        if state.steps_without_signal >= self._patience:
             message = no_signal_message(state.steps_without_signal, dropped, self._uncommitted, self._parts.target)
             if self.policy.version == 0:
                 self._account(collection)
@@ -183,7 +187,7 @@ class Run:
             self.warn(f"training ends here: {message}")
         return collection
 
-    async def update(self, collection: Collection) -> UpdateResult | None:
+    async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
         """Have the adapter train on the collection, then commit checkpoint, metrics and ledger together."""
         result, left_out = await self._train(collection) if collection.items else (None, ())
         if result is None:
@@ -202,18 +206,20 @@ class Run:
         self._store.metrics.append(self._metrics)
         self._step_seconds.clear()
         self._uncommitted = []
-        self._commit(collection.step)
+        self._commit(step)
         self._progress.step_finished(self._metrics)
         return result
 
     async def validate_if_due(self, step: Step) -> None:
-        """Evaluate on the validation set every `interval` epochs and after the last one; a finished evaluation is kept."""
-        settings = self._config.validation
-        if settings is None or not step.last_of_epoch:
+        """Evaluate on the validation set where the schedule says so; ends the training where `patience` is at its end."""
+        if not step.validated:
             return
-        last = step.epoch == self._config.num_epochs - 1
-        if last or (step.epoch + 1) % settings.interval == 0:
-            await self.validate(step.index + 1)
+        await self.validate(step.index + 1)
+        settings = self._config.validation
+        message = patience_message(best_checkpoint(self._store, settings), settings)
+        if message is not None and step.index + 1 < self._total:
+            self._exhausted = True
+            self.warn(f"training ends here: {message}")
 
     async def validate(self, steps_done: int) -> None:
         """Evaluate on the validation set, unless that was done before the run was stopped."""
@@ -231,6 +237,13 @@ class Run:
         self.state.warnings.append(text)
         self._progress.warning(text)
 
+    def take_best(self) -> None:
+        """Load the checkpoint that the validation set chose; the last one stays where nothing chooses."""
+        best = best_checkpoint(self._store, self._config.validation)
+        if best is not None and best.checkpoint != self.state.checkpoint:
+            self._parts.adapter.load_state(self._store.checkpoint(best.checkpoint))
+            self.policy = best.policy
+
     # ------------------------------------------------------------------------------------------------------------- inside
 
     def _select_pairs(self, pairs: list[PreferencePair], rules: SelectionRules) -> tuple[list[PreferencePair], list[Dropped]]:
@@ -244,6 +257,12 @@ class Run:
             self.warn(warning)
         return selected.pairs, selected.dropped
 
+    def _plan(self, total: int, *, signal_steps: int) -> None:
+        """Say how many steps there are, and how many of them without signal are a whole epoch."""
+        self._total = total
+        self._patience = min(self._config.flat_patience, max(1, signal_steps))
+        self._progress.planned(total, min(self.state.steps_done, total))
+
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         began = time.monotonic()
@@ -253,24 +272,6 @@ class Run:
             seconds = time.monotonic() - began
             for record in (self.state.seconds, self._step_seconds):
                 record[stage] = record.get(stage, 0.0) + seconds
-
-    def _step(self, index: int) -> Step:
-        """Step `index` of the run: its examples are a slice of its epoch's shuffled order."""
-        size = self._config.examples_per_step or len(self._examples)
-        per_epoch = -(-len(self._examples) // size)
-        epoch, position = divmod(index, per_epoch)
-        order = list(self._examples)
-        random.Random(derive_seed(self._config.seed, "order", epoch)).shuffle(order)
-        examples = tuple(order[position * size : (position + 1) * size])
-        return Step(index, epoch, examples, last_of_epoch=position == per_epoch - 1)
-
-    def _steps_in_all(self) -> int:
-        size = self._config.examples_per_step or len(self._examples)
-        return self._config.num_epochs * -(-len(self._examples) // size)
-
-    def _patience(self) -> int:
-        """Steps without signal that end the run: `flat_patience`, or a whole epoch if that is fewer."""
-        return min(self._config.flat_patience, max(1, self._steps_in_all() // self._config.num_epochs))
 
     def _finished_before(self, step: int, expected: int) -> list[Rollout]:
         """Rollouts of this step that a stopped session finished; none of an unfinished collection where bits must be equal."""
@@ -315,17 +316,19 @@ class Run:
         self._superseded = []
         self.state.ledger = self._ledger.to_dict()
 
-    def _commit(self, step: int) -> None:
+    def _commit(self, step: Step) -> None:
         """Save a checkpoint where one is due, and make everything so far the state that a resume starts from."""
-        state, name = self.state, f"step-{step + 1:05d}"
-        due = (step + 1) % self._config.checkpoint_interval == 0 or step + 1 >= self._steps_in_all()
-        if not due:
+        state, done, settings = self.state, step.index + 1, self._config.validation
+        chosen_among = settings is not None and settings.select is not None and step.validated
+        if done % self._config.checkpoint_interval and done < self._total and not chosen_among:
             return
+        name = checkpoint_name(done)
         with self._timed("checkpoint"):
             self._parts.adapter.save_state(self._store.new_checkpoint(name))
-        state.steps_done, state.checkpoint, state.policy = step + 1, name, self.policy
+        state.steps_done, state.checkpoint, state.policy = done, name, self.policy
         self._store.commit(state)
-        self._store.keep_newest_checkpoints(self._config.keep_checkpoints)
+        best = best_checkpoint(self._store, settings)
+        self._store.keep_newest_checkpoints(self._config.keep_checkpoints, also=best.checkpoint if best else None)
 
 
 def _is_final(rollout: Rollout) -> bool:

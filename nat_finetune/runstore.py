@@ -47,6 +47,11 @@ class RunState:
     finished: bool = False
 
 
+def checkpoint_name(steps_done: int) -> str:
+    """The folder of the checkpoint after so many steps; names sort by age."""
+    return f"step-{steps_done:05d}"
+
+
 class Log:
     """An append-only file of JSON lines."""
 
@@ -272,10 +277,11 @@ class RunStore:
             raise _cannot_write(folder, error) from error
         return folder
 
-    def keep_newest_checkpoints(self, count: int) -> None:
-        """Remove all checkpoints but the newest `count`; their names sort by age."""
+    def keep_newest_checkpoints(self, count: int, also: str | None = None) -> None:
+        """Remove all checkpoints but the newest `count` and the one named `also`; their names sort by age."""
         for folder in sorted((self.folder / "checkpoints").iterdir())[:-count]:
-            shutil.rmtree(folder)
+            if folder.name != also:
+                shutil.rmtree(folder)
 
 
 @cache

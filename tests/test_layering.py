@@ -15,7 +15,8 @@ LAYERS: tuple[set[str], ...] = (
     {"algorithms", "data", "config", "registry"},  # 1: pure
     {"interfaces", "tracing", "runstore", "local"},  # 2: the seams, and the torch room
     {"builders", "trainers", "adapters", "evaluators", "datasets", "llms", "strategies"},  # 3: chosen by name in YAML
-    {"compose", "live", "run", "finetune", "rollout_service", "evaluate", "gate", "report"},  # 4: the story of a run
+    # 4: the story of a run
+    {"compose", "live", "schedule", "best", "run", "finetune", "rollout_service", "evaluate", "gate", "report"},
     {"cli"},  # 5: the only place that prints
 )
 COMPONENT_LAYER = 3

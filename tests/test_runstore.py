@@ -150,6 +150,8 @@ def test_two_processes_can_not_work_on_one_run(store):
 def test_old_checkpoints_go(store):
     for name in ("step-1", "step-2", "step-3"):
         (store.new_checkpoint(name) / "weights").write_text(name)
+    store.keep_newest_checkpoints(1, also="step-1")
+    assert sorted(path.name for path in (store.folder / "checkpoints").iterdir()) == ["step-1", "step-3"]
     store.keep_newest_checkpoints(1)
     assert [path.name for path in (store.folder / "checkpoints").iterdir()] == ["step-3"]
     assert list(store.new_checkpoint("step-3").iterdir()) == []

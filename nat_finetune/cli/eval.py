@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from nat_finetune.cli.options import Json, Override, Seed
+from nat_finetune.cli.options import Checkpoint, Json, Override, Seed
 from nat_finetune.types import EvalResult
 
 
 def evaluate(
     source: Annotated[Path, typer.Argument(help="a YAML file (its base model) or a run folder (its trained model)")],
     split: Annotated[Literal["test", "validation"], typer.Option(help="which of the config's held-out datasets")] = "test",
+    checkpoint: Checkpoint = "best",
     override: Override = None,
     seed: Seed = None,
     json: Json = False,
@@ -30,7 +31,7 @@ def evaluate(
     run = source if source.is_dir() else None
     path = source / "config.yml" if run is not None else source
     loaded = load_config(path, overrides=overrides, registry=registry)
-    result = asyncio.run(evaluate_config(loaded, registry, split, run))
+    result = asyncio.run(evaluate_config(loaded, registry, split, run, checkpoint))
     if json:
         print(jsonlib.dumps(_plain(result)))
         return

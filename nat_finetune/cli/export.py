@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nat_finetune.cli.options import RunFolder
+from nat_finetune.cli.options import Checkpoint, RunFolder
 
 
 def export(
@@ -17,6 +17,7 @@ def export(
     format: Annotated[
         Literal["merged", "adapter"], typer.Option(help="merged safetensors, or the LoRA adapter alone (peft)")
     ] = "merged",
+    checkpoint: Checkpoint = "best",
 ) -> None:
     """Write the trained model of a run."""
     from rich.console import Console
@@ -27,5 +28,5 @@ def export(
 
     registry = Registry.installed()
     loaded = load_config(run / "config.yml", registry=registry)
-    policy = asyncio.run(export_run(loaded, registry, run, output, format))
+    policy = asyncio.run(export_run(loaded, registry, run, output, format, checkpoint))
     Console().print(f"{output}: version {policy.version} of llms.{policy.llm}, {format}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,4 +13,7 @@ Override = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="in place of finetuning.seed", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for machines")]
+Checkpoint = Annotated[
+    Literal["best", "last"], typer.Option(help="of a run: the one that its validation set chose, if any, or the last one")
+]
 RunFolder = Annotated[Path, typer.Argument(help="a run folder", metavar="RUN")]

@@ -7,10 +7,10 @@ from NAT on purpose: unknown keys are refused, references are checked (`config.r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
@@ -133,12 +133,38 @@ class EvaluationConfig(Section):
     generations: int = Field(1, ge=1)
     """Rollouts of each example, for evaluators that need rollouts."""
 
+    def names(self, default: Sequence[str]) -> tuple[str, ...]:
+        """Evaluators to report; `default` where the config names none."""
+        return tuple(self.metrics or default)
+
 
 class ValidationConfig(EvaluationConfig):
     """`finetuning.validation`: held-out examples that are looked at during training."""
 
     interval: int = Field(5, ge=1)
-    """Epochs from one validation to the next; the start and the last epoch are always validated."""
+    """Epochs from one validation to the next; the start and the last step are always validated."""
+    interval_steps: int | None = Field(None, ge=1)
+    """Also after so many steps, where an epoch is long."""
+    select: EvaluatorRef | None = None
+    """The metric that chooses the run's result among the validated checkpoints; null: the last checkpoint is the result."""
+    mode: Literal["max", "min"] = "max"
+    """Whether the highest or the lowest value of `select` is best."""
+    patience: int | None = Field(None, ge=1)
+    """Validations in a row without a better value of `select` that end the training; null: it goes on to its end."""
+
+    @model_validator(mode="after")
+    def _select_is_used(self) -> Self:
+        ignored = [name for name in ("mode", "patience") if name in self.model_fields_set]
+        if self.select is None and ignored:
+            raise PydanticCustomError(
+                "ignored", "{names} would be ignored: select names no metric", {"names": " and ".join(ignored)}
+            )
+        return self
+
+    def names(self, default: Sequence[str]) -> tuple[str, ...]:
+        """Evaluators to report, with the one that selects."""
+        names = super().names(default)
+        return names if self.select is None or self.select in names else (*names, self.select)
 
 
 class FinetuningConfig(Section):
@@ -176,7 +202,7 @@ class FinetuningConfig(Section):
     checkpoint_interval: int = Field(1, ge=1)
     """Steps from one checkpoint to the next."""
     keep_checkpoints: int = Field(1, ge=1)
-    """Checkpoints to keep, the newest ones."""
+    """Checkpoints to keep, the newest ones; the best one (`validation.select`) is always kept."""
     confidence: float = Field(0.95, gt=0, lt=1)
     """Level of all intervals in the report."""
 

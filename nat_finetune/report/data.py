@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nat_finetune import __version__
+from nat_finetune.best import describe_choice, validated
 from nat_finetune.compose import target_of
 from nat_finetune.config.load import LoadedConfig
 from nat_finetune.data.intervals import paired_gain
@@ -55,6 +56,7 @@ def build_report(
         "metrics": metrics,
         "steps": steps,
         "validations": validations(store),
+        "checkpoint": describe_choice(store, config.finetuning),
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps)),
         "account": account(steps, metrics),
@@ -121,18 +123,14 @@ def headline(name: str | None, metric: Mapping[str, Any] | None, outcome: str, m
 
 def validations(store: RunStore) -> list[dict[str, Any]]:
     """The validation curve."""
-    points = []
-    for path in sorted((store.folder / "evaluations").glob("validation-*.json")):
-        result = store.evaluation(path.stem)
-        if result is not None:
-            points.append(
-                {
-                    "step": int(path.stem.split("-")[1]),
-                    "policy_version": result.policy.version if result.policy else None,
-                    "metrics": {name: _estimate(estimate) for name, estimate in result.metrics.items()},
-                }
-            )
-    return points
+    return [
+        {
+            "step": point.steps_done,
+            "policy_version": point.result.policy.version if point.result.policy else None,
+            "metrics": {name: _estimate(estimate) for name, estimate in point.result.metrics.items()},
+        }
+        for point in validated(store)
+    ]
 
 
 def ledger_table(ledger: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ class OnPolicyTrainer:
             rollouts = await run.collect(step)
             built = run.build(rollouts, step=step.index)
             chosen = await run.select(built)
-            await run.update(chosen)
+            await run.update(chosen, step)
             await run.validate_if_due(step)
 
 

@@ -63,7 +63,7 @@ class PreferenceTrainer:
             return
         built = run.build(rollouts, step=last.index)
         chosen = await run.select(built, self._rules)
-        await run.update(chosen)
+        await run.update(chosen, last)
         await run.validate_if_due(last)
 
 

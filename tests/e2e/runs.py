@@ -13,7 +13,8 @@ SMALL = {
         "finetuning.num_epochs=1",
         "finetuning.examples_per_step=2",
         "finetuning.deterministic=true",
-        "finetuning.validation.interval=1",
+        "finetuning.validation.interval_steps=1",
+        "finetuning.validation.select=outcome",
         "trajectory_builders.groups.num_generations=4",
     ],
     "dpo_tic_tac_toe": [

@@ -1,0 +1,75 @@
+"""Which steps a run has, in which order: known beforehand, so that a resume finds its place by the number of a step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from nat_finetune.config.schema import FinetuningConfig, ValidationConfig
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.interfaces import Round, Step
+from nat_finetune.types import Example
+
+
+class EpochSchedule:
+    """`num_epochs` passes over the examples, `examples_per_step` at a time, each pass in an order of its own."""
+
+    def __init__(self, config: FinetuningConfig, examples: Sequence[Example]) -> None:
+        self._config = config
+        self._examples = list(examples)
+        self._size = config.examples_per_step or len(self._examples)
+        self.per_epoch = -(-len(self._examples) // self._size)
+        """Steps of an epoch."""
+        self.total = config.num_epochs * self.per_epoch
+        """Steps of the run."""
+
+    def step(self, index: int) -> Step:
+        """Step `index` of the run: its examples are a slice of its epoch's shuffled order."""
+        epoch, position = divmod(index, self.per_epoch)
+        order = list(self._examples)
+        random.Random(derive_seed(self._config.seed, "order", epoch)).shuffle(order)
+        examples = tuple(order[position * self._size : (position + 1) * self._size])
+        ends_epoch = position == self.per_epoch - 1
+        last = index == self.total - 1
+        return Step(index, epoch, examples, ends_epoch, _is_validated(self._config.validation, index, epoch, ends_epoch, last))
+
+
+class RoundSchedule:
+    """Rounds of `passes` over all examples, then `updates` passes over what was built of them.
+
+    The first update of a round shares the number of its last collection: rounds of one collection and one update are steps
+    0, 1, 2, ...
+    """
+
+    def __init__(
+        self, config: FinetuningConfig, examples: Sequence[Example], *, passes: int, updates: int, rounds: int = 1
+    ) -> None:
+        self._config = config
+        self._examples = tuple(examples)
+        self._passes, self._updates, self.rounds = passes, updates, rounds
+        self.per_round = passes + updates - 1
+        """Steps of a round."""
+        self.total = rounds * self.per_round
+        """Steps of the run."""
+
+    def round(self, index: int) -> Round:
+        """Round `index` of the run."""
+        first, epoch = index * self.per_round, index * self._updates
+        begin = first + self._passes - 1
+        return Round(
+            index=index,
+            passes=tuple(Step(first + i, epoch, self._examples) for i in range(self._passes)),
+            updates=tuple(self._update(begin + i, epoch + i, last=i == self._updates - 1) for i in range(self._updates)),
+        )
+
+    def _update(self, index: int, epoch: int, *, last: bool) -> Step:
+        validated = _is_validated(self._config.validation, index, epoch, ends_epoch=True, last=last)
+        return Step(index, epoch, self._examples, last_of_epoch=True, validated=validated)
+
+
+def _is_validated(settings: ValidationConfig | None, index: int, epoch: int, ends_epoch: bool, last: bool) -> bool:
+    """Whether the validation set is looked at after a step: by `interval` (epochs), by `interval_steps`, and at the end."""
+    if settings is None:
+        return False
+    by_steps = settings.interval_steps is not None and (index + 1) % settings.interval_steps == 0
+    return last or by_steps or (ends_epoch and (epoch + 1) % settings.interval == 0)
