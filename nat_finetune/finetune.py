@@ -19,7 +19,7 @@ from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
 from nat_finetune.errors import BackendError, ConfigError, DataError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
-from nat_finetune.interfaces import AnnotatingEvaluator, ReferencedEvaluator
+from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
 from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
@@ -188,6 +188,7 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
         await trainer.train(run)
         run.take_best()
         await _measure(run, store, test, "test-after", progress)
+        await _observe(config, parts, store)
         run.state.finished = True
         store.commit(run.state)
 
@@ -331,6 +332,18 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
             },
         },
     )
+
+
+async def _observe(config: RunConfig, parts: Composition, store: RunStore) -> None:
+    """Add what the evaluators noticed of themselves, over everything that they scored in this session."""
+    observed: list[str] = []
+    for name in config.eval.evaluators:
+        evaluator = await parts.get_evaluator(name)
+        if isinstance(evaluator, ObservingEvaluator):
+            observed += [f"{name}: {line}" for line in evaluator.observed()]
+    data = store.read_json("data.json")
+    if observed and data is not None:
+        store.write_json("data.json", {**data, "notes": [*data["notes"], *observed]})
 
 
 def _digest(examples: Sequence[Example]) -> str:

@@ -24,6 +24,7 @@ from nat_finetune.types import (
     Rollout,
     SamplingParams,
     Score,
+    ScoreRange,
     Target,
     TrainingJobRef,
     TrainingJobStatus,
@@ -159,6 +160,37 @@ class AnnotatingEvaluator(Protocol):
 
     async def notes(self, train: Sequence[Example], test: Sequence[Example]) -> list[str]:
         """Sentences for the report, such as how much of what the test visits was seen in training."""
+
+
+@runtime_checkable
+class RangedEvaluator(Protocol):
+    """An evaluator that knows the lowest and highest score it can give: what tells "nothing left to learn" from "broken"."""
+
+    @property
+    def score_range(self) -> ScoreRange:
+        """The ends, as far as they are known."""
+
+    async def __call__(self, example: Example, rollout: Rollout) -> float | Score | None:
+        """As `Evaluator`."""
+
+
+@runtime_checkable
+class GroupEvaluator(Protocol):
+    """An evaluator that compares the rollouts of one example with one another; it is asked once all of them have ended."""
+
+    async def __call__(self, example: Example, rollout: Rollout) -> float | Score | None:
+        """What can be said of a rollout alone; None where nothing can."""
+
+    async def evaluate_group(self, example: Example, rollouts: Sequence[Rollout]) -> Sequence[float | Score | None]:
+        """One score per rollout, in their order; those that failed through no fault of the policy are not among them."""
+
+
+@runtime_checkable
+class ObservingEvaluator(Protocol):
+    """An evaluator that watches itself while it scores."""
+
+    def observed(self) -> list[str]:
+        """Sentences for the report, asked for at the end of the run: how often it agreed with itself, what failed."""
 
 
 class DatasetLoader(Protocol):

@@ -140,6 +140,7 @@ class Run:
                 policy_version=self.policy.version,
                 trained_rewards=self._parts.target.reward_names,
                 on_done=keep,
+                beside=done,
             )
         rollouts = sorted([*done, *fresh], key=lambda rollout: rollout.rollout_id)
         self._uncommitted += rollouts

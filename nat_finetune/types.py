@@ -283,6 +283,8 @@ class Rollout:
     output: Any = None
     rewards: Mapping[str, float | None] = field(default_factory=dict)
     """Named rewards; None is unknown, never 0."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Reward name -> why, where the evaluator said so."""
     failure: Failure | None = None
     """Set when the workflow did not reach its end."""
     policy_version: int | None = None
@@ -618,6 +620,19 @@ class Score:
     value: float | None
     """None: unknown."""
     reasoning: str | None = None
+    """Why, in a sentence; kept in `Rollout.reasons`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRange:
+    """The ends of what an evaluator can score; None where there is none or it is not known."""
+
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        ordered = self.low is None or self.high is None or self.low < self.high
+        _require(ordered, f"the low end of a range must be below the high end: {self.low} to {self.high}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,3 +235,76 @@ def test_an_error_of_the_run_itself_ends_it():
     service = RolloutService(TracedFunction("<workflow>", workflow), {"one": one}, settings())
     with pytest.raises(OutputError, match="disk full"):
         asyncio.run(service.run(requests_for(0, EXAMPLES, 1, seed=1), policy_version=0, on_done=on_done))
+
+
+class Ranker:
+    """Compares the rollouts of an example: the longer answer is better."""
+
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, example, rollout):
+        raise AssertionError("a group evaluator is asked for the group")
+
+    async def evaluate_group(self, example, rollouts):
+        self.seen.append([rollout.rollout_id for rollout in rollouts])
+        best = max(len(rollout.output or "") for rollout in rollouts)
+        return [Score(float(len(r.output or "") == best), f"{best} is best") for r in rollouts]
+
+
+def lengths(*failing):
+    """A workflow whose generations answer with ever longer texts, in no order of ending; the named ones fail."""
+    counts = {}
+
+    async def workflow(example):
+        generation = counts[example.id] = counts.get(example.id, -1) + 1
+        await asyncio.sleep(0.003 * (3 - generation))
+        if generation in failing:
+            raise PolicyFailure("no answer") if generation == failing[0] else RuntimeError("the service is down")
+        return "x" * (generation + 1)
+
+    return workflow
+
+
+def test_rollouts_of_an_example_are_compared_once_all_have_ended():
+    ranker = Ranker()
+    rollouts = run(lengths(), {"rank": ranker}, generations=3, max_concurrency=2)
+    assert [r.rewards["rank"] for r in rollouts] == [0.0, 0.0, 1.0] * 2
+    assert {r.reasons["rank"] for r in rollouts} == {"3 is best"}
+    ids = [r.rollout_id for r in rollouts]
+    assert sorted(ranker.seen) == [ids[:3], ids[3:]]
+
+
+def test_a_policy_failure_is_compared_too_and_one_by_accident_is_not():
+    ranker = Ranker()
+    rollouts = run(lengths(0, 1), {"rank": ranker}, generations=3, failure_reward=-1.0, trained=("rank",))
+    assert [r.rewards["rank"] for r in rollouts[:3]] == [-1.0, None, 1.0]
+    assert ranker.seen[0] == [rollouts[0].rollout_id, rollouts[2].rollout_id]
+    assert "rank" not in rollouts[0].reasons  # the reward is not what the evaluator said
+
+
+def test_rollouts_that_were_scored_before_are_compared_with_and_stay_as_they_are():
+    ranker, seen = Ranker(), []
+    service = RolloutService(TracedFunction("<workflow>", lengths()), {"rank": ranker}, settings())
+    requests = requests_for(0, EXAMPLES[:1], 3, seed=1)
+    before = asyncio.run(service.run(requests[1:], policy_version=0))
+    rollouts = asyncio.run(service.run(requests[:1], policy_version=0, beside=before, on_done=seen.append))
+    assert rollouts == seen
+    assert [r.rollout_id for r in rollouts] == [requests[0].rollout_id]
+    assert ranker.seen[-1] == [request.rollout_id for request in requests]
+
+
+@pytest.mark.parametrize("wrong", [[1.0], [1.0, math.nan, "good"], RuntimeError("the judge is down")])
+def test_what_a_comparison_does_not_say_is_unknown(wrong):
+    class Wrong(Ranker):
+        async def evaluate_group(self, example, rollouts):
+            if isinstance(wrong, Exception):
+                raise wrong
+            return wrong
+
+    rollouts = run(lengths(), {"rank": Wrong()}, generations=3, examples=EXAMPLES[:1])
+    known = [r.rewards["rank"] for r in rollouts]
+    assert known == ([1.0, None, None] if len(rollouts) == len(wrong if isinstance(wrong, list) else []) else [None] * 3)
+    failures = [r.events[-1] for r in rollouts if r.rewards["rank"] is None]
+    assert {failure.stage for failure in failures} == {"evaluator"}
+    assert all(failure.message.startswith("evaluator rank: ") for failure in failures)

@@ -32,6 +32,7 @@ def _shown(rollouts: Sequence[Rollout], when: str, target: Target) -> list[dict[
             "example_id": rollout.example_id,
             "when": when,
             "rewards": dict(rollout.rewards),
+            "reasons": dict(rollout.reasons),
             "failure": f"{rollout.failure.stage}: {rollout.failure.message}" if rollout.failure else None,
             "turns": [
                 {

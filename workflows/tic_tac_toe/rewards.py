@@ -19,7 +19,7 @@ from nat_finetune.config.component import EvaluatorBaseConfig, FunctionRef
 from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
-from nat_finetune.types import Cause, Example, FunctionCall, Rollout
+from nat_finetune.types import Cause, Example, FunctionCall, Rollout, ScoreRange
 
 MoveScore = Callable[[Board, int | None], float | None]
 """Score of a chosen square (None: no legal move) in a position; None where the position does not count."""
@@ -76,6 +76,8 @@ def critical(board: Board, square: int | None) -> float | None:
 
 class MoveEvaluator:
     """Mean of a move's score over the moves of a rollout."""
+
+    score_range = ScoreRange(0.0, 1.0)
 
     def __init__(self, player: str, score: MoveScore) -> None:
         self._player = player
@@ -141,6 +143,8 @@ async def outcome_of(example: Example, rollout: Rollout) -> float | None:
 
 class OutcomeEvaluator:
     """The outcome of a rollout's game."""
+
+    score_range = ScoreRange(0.0, 1.0)
 
     async def __call__(self, example: Example, rollout: Rollout) -> float | None:
         """Win 1, draw 0.5, loss or illegal move 0."""
