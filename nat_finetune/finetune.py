@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic_core import to_json
 
 from nat_finetune.best import best_checkpoint
 from nat_finetune.compose import Composition, compose
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
+from nat_finetune.data.keys import examples_digest
 from nat_finetune.errors import BackendError, ConfigError, DataError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
 from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
@@ -325,7 +323,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
                 name: {
                     "examples": len(examples),
                     "clusters": len({e.task_key or repr(e.id) for e in examples}),
-                    "hash": _digest(examples),
+                    "hash": examples_digest(examples),
                 }
                 for name, examples in sets.items()
                 if examples
@@ -344,8 +342,3 @@ async def _observe(config: RunConfig, parts: Composition, store: RunStore) -> No
     data = store.read_json("data.json")
     if observed and data is not None:
         store.write_json("data.json", {**data, "notes": [*data["notes"], *observed]})
-
-
-def _digest(examples: Sequence[Example]) -> str:
-    """Hash of a dataset's examples as they were read, order included."""
-    return sha256(to_json(examples, inf_nan_mode="constants")).hexdigest()[:16]

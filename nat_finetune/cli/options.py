@@ -17,3 +17,4 @@ Checkpoint = Annotated[
     Literal["best", "last"], typer.Option(help="of a run: the one that its validation set chose, if any, or the last one")
 ]
 RunFolder = Annotated[Path, typer.Argument(help="a run folder", metavar="RUN")]
+Locked = Annotated[bool, typer.Option("--locked", help="refuse whatever is not as CONFIG.lock.yml has it")]

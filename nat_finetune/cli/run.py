@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from nat_finetune.cli.options import Json, Override, Seed
+from nat_finetune.cli.options import Json, Locked, Override, Seed
 from nat_finetune.errors import ConfigError, Interrupted, Problem
 
 
@@ -23,18 +23,20 @@ def run(
         Path | None, typer.Option("--resume", help="a run folder: go on where it stopped", show_default=False)
     ] = None,
     seed: Seed = None,
+    locked: Locked = False,
     json: Json = False,
 ) -> None:
     """Finetune as the config says; the report goes into the run folder."""
     from nat_finetune.cli.progress import reporter
     from nat_finetune.config.load import load_config
     from nat_finetune.finetune import continued_run, finetune, new_run
+    from nat_finetune.lock import check_lock, keep_lock
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()
     if resume is not None:
-        if config is not None or override or seed is not None or output_dir is not None:
-            raise ConfigError("--resume goes on with the run's own config: leave CONFIG, -o, --seed and --output-dir out")
+        if config is not None or override or seed is not None or output_dir is not None or locked:
+            raise ConfigError("--resume goes on with the run's own config: leave CONFIG and the other options out")
         loaded, store = continued_run(resume, registry)
     elif config is None:
         raise ConfigError("give a CONFIG, or a run folder with --resume")
@@ -44,7 +46,11 @@ def run(
         if not loaded.config.finetuning.enabled:
             problem = Problem("finetuning is not enabled", "finetuning.enabled", file=str(config), hint="set it to true")
             raise ConfigError(problem)
+        if locked:
+            asyncio.run(check_lock(loaded, registry))
         store = new_run(loaded, output_dir)
+        if locked:
+            asyncio.run(keep_lock(store.folder / "config.yml", registry))
     with reporter(as_json=json) as progress:
         progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": list(loaded.notes)})
         try:

@@ -50,7 +50,12 @@ def differences(before: RunConfig, after: RunConfig) -> list[Difference]:
     Returns:
         Nothing where the two mean the same. A whole entry that only one of them has is one difference.
     """
-    return list(_compare((), _plain(before), _plain(after)))
+    return compare(plain(before), plain(after))
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """The same of two plain mappings."""
+    return list(_compare((), before, after))
 
 
 def _compare(path: Path, before: Any, after: Any) -> Iterator[Difference]:
@@ -68,17 +73,17 @@ def _compare(path: Path, before: Any, after: Any) -> Iterator[Difference]:
         yield Difference(dotted(path), Change.CHANGED, _shown(name, before), _shown(name, after))
 
 
-def _plain(value: Any) -> Any:
-    """Models as mappings with their `_type`, everything else as it is; whole numbers equal to floats are floats already."""
+def plain(value: Any) -> Any:
+    """A config as mappings, lists and scalars: components with their `_type`, defaults filled in, sets in order."""
     if isinstance(value, BaseModel):
         named = {"_type": value.component_name} if isinstance(value, ComponentConfig) else {}
-        return named | {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return named | {name: plain(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((_plain(item) for item in value), key=repr)
+        return sorted((plain(item) for item in value), key=repr)
     return value
 
 

@@ -39,6 +39,12 @@ def to_yaml(config: RunConfig, tree: Node | None = None) -> str:
     return "\n".join(_block(config, tree, "")) + "\n"
 
 
+def resolved_values(config: RunConfig, tree: Node | None = None) -> dict[str, Any]:
+    """The config as plain data, defaults filled in; secrets as in `to_yaml`."""
+    values: dict[str, Any] = _value("", config, tree, defaults=True)
+    return values
+
+
 def _block(value: BaseModel | Mapping[str, Any], node: Node | None, indent: str) -> Iterator[str]:
     """Lines of a mapping; defaults are comments after the keys that were set."""
     if isinstance(value, ComponentConfig):

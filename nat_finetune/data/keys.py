@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from pydantic_core import to_json
 
 from nat_finetune.errors import DataError
-from nat_finetune.types import ExampleId, Message, as_messages
+from nat_finetune.types import Example, ExampleId, Message, as_messages
 
 
 def example_key(example_id: ExampleId) -> str:
@@ -30,6 +33,11 @@ def require_unique(ids: Iterable[ExampleId]) -> None:
     if twice:
         shown = ", ".join(twice[:10])
         raise DataError(f"duplicate_example_id: {len(twice)} ids stand more than once: {shown}; give each example its own")
+
+
+def examples_digest(examples: Sequence[Example]) -> str:
+    """Hash of a dataset's examples as they were read, order included."""
+    return sha256(to_json(examples, inf_nan_mode="constants")).hexdigest()[:16]
 
 
 def turn_key(turn_id: str | int) -> tuple[str, str | int]:

@@ -206,7 +206,7 @@ def test_help_names_every_command_and_exit_code(capsys):
     for command in app.registered_commands:
         assert re.search(rf"^  {command.name} ", said, re.MULTILINE)
     codes = {kind.exit_code for kind in leaves(errors.NatFinetuneError)}
-    assert codes <= {int(number) for number in re.findall(r"\b(\d+) [a-z]", said.split("Exit codes")[1])}
+    assert codes <= {int(number) for number in re.findall(r"\b(\d+)\s+[a-z]", said.split("Exit codes")[1])}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["validate", "{good}"], ["run", "--help"]], ids=lambda a: a[0])

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nat_finetune.errors import BackendError, ConfigError
-from nat_finetune.local.model import load_model, pick_device, pick_dtype, resolve_source, weights_digest
+from nat_finetune.local.model import load_model, pick_device, pick_dtype, weights_digest
+from nat_finetune.local.source import resolve_source
 from tests.fixtures.models import tiny_model
 
 
