@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from nat_finetune.config.component import ComponentConfig
 from nat_finetune.config.fit import check_fit
-from nat_finetune.config.schema import RunConfig
+from nat_finetune.config.schema import RunConfig, WeightedRewardConfig
 from nat_finetune.data.keys import require_unique
 from nat_finetune.errors import BackendError, ConfigError, DataError, Problem, Stage, StageError, boundary
 from nat_finetune.interfaces import Evaluator, Trainer, TrainerAdapter, TrajectoryBuilder
 from nat_finetune.live import LiveComponent
 from nat_finetune.registry import Kind, Registry
 from nat_finetune.tracing.traced import TracedChatModel, TracedFunction
-from nat_finetune.types import Example, Target
+from nat_finetune.types import Example, RewardCondition, RewardTerm, Target
 
 if TYPE_CHECKING:
     from nat_finetune.local.policy import LocalPolicy
@@ -201,8 +201,19 @@ def target_of(config: RunConfig) -> Target:
     """What a config trains: the target functions' calls of the target model (the only one, where none is named)."""
     finetuning = config.finetuning
     llm = finetuning.target_model or next(iter(config.llms), "")
-    reward = (finetuning.reward_function.name,) if finetuning.reward_function is not None else ()
-    return Target(functions=tuple(finetuning.target_functions), llm=llm, reward_names=reward)
+    adapter = config.trainer_adapters.get(finetuning.trainer_adapter or "")
+    return Target(
+        functions=tuple(finetuning.target_functions),
+        llm=llm,
+        rewards=tuple(_term(reward) for reward in finetuning.rewards),
+        rewards_apart=adapter is not None and adapter.compares_rewards_apart(),
+    )
+
+
+def _term(reward: WeightedRewardConfig) -> RewardTerm:
+    asked = reward.condition
+    condition = None if asked is None else RewardCondition(asked.requires, asked.at_least, asked.otherwise)
+    return RewardTerm(reward.name, reward.weight, condition)
 
 
 @asynccontextmanager

@@ -194,7 +194,8 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
 async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress) -> Run:
     finetuning = config.finetuning
     workflow = await parts.get_workflow()
-    evaluators = {name: await parts.get_evaluator(name) for name in parts.target.reward_names}
+    scores = dict.fromkeys([*parts.target.needed_scores, *finetuning.watch])
+    evaluators = {name: await parts.get_evaluator(name) for name in scores}
     service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
     made = Parts(
         service=service,

@@ -138,14 +138,14 @@ class Run:
             fresh = await self._parts.service.run(
                 missing,
                 policy_version=self.policy.version,
-                trained_rewards=self._parts.target.reward_names,
+                trained_rewards=self._parts.target.needed_scores,
                 on_done=keep,
                 beside=done,
             )
         rollouts = sorted([*done, *fresh], key=lambda rollout: rollout.rollout_id)
         self._uncommitted += rollouts
         self._metrics = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
-        self._metrics |= rollout_metrics(self._uncommitted)
+        self._metrics |= rollout_metrics(self._uncommitted, self._parts.target)
         message = failure_message([r for r in rollouts if _is_final(r)], self._config.max_failure_rate)
         if message is not None:
             raise RolloutFailureLimit(message)
@@ -204,6 +204,7 @@ class Run:
             "seconds": dict(self._step_seconds),
         }
         self._metrics["tokens"]["trained"] = result.tokens_trained if result else 0
+        self._metrics["advantage_share"] = dict(result.reward_shares) if result else {}
         self._store.metrics.append(self._metrics)
         self._step_seconds.clear()
         self._uncommitted = []

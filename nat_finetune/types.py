@@ -114,12 +114,48 @@ class PolicyRef:
 
 
 @dataclass(frozen=True, slots=True)
+class RewardCondition:
+    """An easy reward is paid only where a hard one is earned."""
+
+    requires: str
+    """The evaluator whose score, as it gave it, decides."""
+    at_least: float
+    otherwise: float = 0.0
+    """What is paid where the score is lower. An unknown score makes the reward unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardTerm:
+    """One of the rewards that are trained."""
+
+    name: str
+    """The evaluator whose score it is."""
+    weight: float = 1.0
+    condition: RewardCondition | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
-    """What is trained: calls of `llm` made inside one of `functions`."""
+    """What is trained: calls of `llm` made inside one of `functions`, for these rewards."""
 
     functions: tuple[str, ...]
     llm: str
-    reward_names: tuple[str, ...] = ()
+    rewards: tuple[RewardTerm, ...] = ()
+    """In the config's order."""
+    rewards_apart: bool = False
+    """Whether each reward is compared inside its group by itself (GDPO) rather than the weighted sum of all: a group is then
+    flat only if every reward is, and a rollout is of use as long as one reward is known."""
+
+    @property
+    def reward_names(self) -> tuple[str, ...]:
+        """The trained rewards, in the config's order."""
+        return tuple(term.name for term in self.rewards)
+
+    @property
+    def needed_scores(self) -> tuple[str, ...]:
+        """Evaluators without which the rewards are not known: theirs, then those that conditions ask."""
+        asked = [term.condition.requires for term in self.rewards if term.condition is not None]
+        return tuple(dict.fromkeys([*self.reward_names, *asked]))
 
 
 # ---------------------------------------------------------------------------------------------------------------- events
@@ -348,6 +384,7 @@ class Trajectory:
     example_id: ExampleId
     segments: tuple[Segment, ...]
     rewards: Mapping[str, float | None]
+    """The trained rewards, conditions applied; None is unknown."""
     policy_version: int | None = None
 
     @property
@@ -611,6 +648,8 @@ class UpdateResult:
     seconds: float
     curve: tuple[Mapping[str, float], ...] = ()
     """The same metrics for each optimiser step."""
+    reward_shares: Mapping[str, float] = field(default_factory=dict)
+    """By reward: its share of what moved the advantages, summing to 1; empty where there is one reward."""
 
 
 @dataclass(frozen=True, slots=True)

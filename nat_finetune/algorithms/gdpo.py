@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nat_finetune.algorithms.advantages import (
     Baseline,
+    Scale,
     check_rewards,
     divide_where_spread,
     group_advantages,
@@ -56,12 +57,14 @@ def gdpo_advantages(
     eps_group: float,
     eps_batch: float,
     baseline: Baseline = "mean",
+    scale: Scale = "group",
     token_counts_B: Tensor | None = None,
     allow_missing: bool = True,
 ) -> GdpoAdvantages:
     """GDPO advantages of a whole step; `weights_K` in the order of the columns.
 
-    TRL uses eps 1e-4 twice; NeMo RL 1e-6 and 0. With `token_counts_B` step 3 weights each row by its number of tokens
+    `scale` is that of step 1; any but `group` is an ablation. TRL uses eps 1e-4 twice; NeMo RL 1e-6 and 0.
+    With `token_counts_B` step 3 weights each row by its number of tokens
     (the authors' verl version, which then ignores `eps_batch`: pass 0). Raises ConfigError when the weights don't
     match the rewards, DataError as `group_advantages`.
 
@@ -78,7 +81,7 @@ def gdpo_advantages(
         raise ConfigError(f"eps_batch={eps_batch} has no place in token-weighted whitening; it must be 0 there")
     check_rewards(rewards_B_K, allow_missing=allow_missing)
     columns = [
-        group_advantages(rewards_B, group_ids_B, baseline=baseline, scale="group", eps=eps_group)
+        group_advantages(rewards_B, group_ids_B, baseline=baseline, scale=scale, eps=eps_group)
         for rewards_B in rewards_B_K.unbind(1)
     ]
     per_reward_B_K = torch.stack([column.advantages_B for column in columns], dim=1)

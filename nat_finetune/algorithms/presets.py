@@ -30,10 +30,14 @@ class Preset:
     """Distance above ratio 1."""
     reduction: Literal["token_mean", "sequence_mean", "rollout_mean", "constant_length"]
     """`reduce.REDUCTIONS`."""
+    advantage: Literal["return", "gdpo"] = "return"
+    """What is made relative: the weighted sum of the rewards, or each reward by itself before they are added."""
+    batch_norm: bool = False
+    """Whether advantages are brought to mean 0 and deviation 1 over the whole step."""
     dual_clip: float | None = None
     ratio_cap: float | None = None
     eps: float = 1e-4
-    """Added to the deviation."""
+    """Added to every deviation that something is divided by."""
     kl_coefficient: float = 0.0
     """Weight of the KL to the reference policy; 0 needs no reference."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -51,6 +55,18 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "grpo": Preset(
             baseline="mean",
             scale="group",
+            ratio="token",
+            surrogate="clipped",
+            clip_low=0.2,
+            clip_high=0.2,
+            reduction="token_mean",
+        ),
+        # arXiv:2601.05242: grpo, but each reward has an advantage of its own.
+        "gdpo": Preset(
+            baseline="mean",
+            scale="group",
+            advantage="gdpo",
+            batch_norm=True,
             ratio="token",
             surrogate="clipped",
             clip_low=0.2,

@@ -62,7 +62,6 @@ class GRPOTrajBuilder:
             per_turn=config.credit == "per_turn",
             discount=config.discount,
             outcome_weight=config.outcome_weight,
-            outcome=target.reward_names[0] if target.reward_names else None,
         )
 
     def build(self, rollouts: Iterable[Rollout]) -> Iterator[Item | Dropped]:

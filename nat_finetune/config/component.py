@@ -164,6 +164,10 @@ class TrainerAdapterConfig(ComponentConfig):
         """Kinds of items that it can train on, under this config."""
         raise TypeError(f"{type(self).__name__} must say which items it takes")
 
+    def compares_rewards_apart(self) -> bool:
+        """Whether each reward gets an advantage of its own (GDPO) instead of their weighted sum getting one."""
+        return False
+
 
 class TrainerConfig(ComponentConfig):
     """Config of an entry of `trainers`."""

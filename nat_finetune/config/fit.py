@@ -35,7 +35,7 @@ def _needed(config: RunConfig) -> Iterator[Problem]:
     if config.eval.general.dataset is None:
         yield Problem("finetuning needs examples to train on", key="eval.general.dataset")
     builder = _builder(config)
-    if builder is not None and builder.makes == "group" and config.finetuning.reward_function is None:
+    if builder is not None and builder.makes == "group" and not config.finetuning.rewards:
         known = ", ".join(config.eval.evaluators)
         yield Problem(
             f"`_type: {builder.component_name}` makes groups of rewarded rollouts, but there is no reward",

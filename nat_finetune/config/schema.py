@@ -124,6 +124,36 @@ class RewardFunctionConfig(Section):
     """The evaluator whose score is the reward."""
 
 
+class RewardConditionConfig(Section):
+    """`condition` of a reward: it is paid only where another score is high enough."""
+
+    requires: EvaluatorRef
+    """The evaluator whose score decides."""
+    at_least: float
+    """The lowest score at which the reward is paid."""
+    otherwise: float = 0.0
+    """What is paid below that."""
+
+
+class WeightedRewardConfig(Section):
+    """An element of `finetuning.reward_functions`."""
+
+    name: EvaluatorRef
+    """The evaluator whose score is this reward."""
+    weight: float = 1.0
+    """Under `algorithm.advantage: gdpo` the reward's priority, whatever its range; else its factor in the weighted sum."""
+    condition: RewardConditionConfig | None = None
+    """Pay it only where another score is high enough."""
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.weight == 0:
+            raise ValueError("weight must not be 0: a score that is only looked at belongs in finetuning.watch")
+        if self.condition is not None and self.condition.requires == self.name:
+            raise ValueError(f"condition.requires must be another evaluator than {self.name!r} itself")
+        return self
+
+
 class EvaluationConfig(Section):
     """`finetuning.test`: held-out examples, evaluated once before and once after training."""
 
@@ -175,6 +205,11 @@ class FinetuningConfig(Section):
     trajectory_builder: Annotated[str, Reference("trajectory_builders")] | None = None
     trainer_adapter: Annotated[str, Reference("trainer_adapters")] | None = None
     reward_function: RewardFunctionConfig | None = None
+    """The reward, where there is one."""
+    reward_functions: list[WeightedRewardConfig] | None = Field(None, min_length=1)
+    """Several rewards, in place of `reward_function`."""
+    watch: list[EvaluatorRef] = Field([])
+    """Further evaluators that score every training rollout; they are logged and never trained."""
     target_functions: list[TargetFunction] = Field([WORKFLOW], min_length=1)
     """Calls made inside these functions are trained; everything else is recorded and masked."""
     target_model: LLMRef | None = None
@@ -213,6 +248,28 @@ class FinetuningConfig(Section):
         if self.enabled and missing:
             raise PydanticCustomError("incomplete", "enabled, but {names} not set", {"names": " and ".join(missing)})
         return self
+
+    @model_validator(mode="after")
+    def _one_list_of_rewards(self) -> Self:
+        if self.reward_function is not None and self.reward_functions is not None:
+            raise PydanticCustomError("two_rewards", "reward_function and reward_functions are both set: give one of them")
+        trained = [reward.name for reward in self.rewards]
+        twice = sorted({name for name in trained if trained.count(name) > 1})
+        if twice:
+            raise PydanticCustomError("twice", "reward_functions names {names} twice", {"names": ", ".join(twice)})
+        watched = sorted(set(self.watch) & set(trained))
+        if watched:
+            raise PydanticCustomError(
+                "watched", "watch names {names}, a reward: it is logged anyway", {"names": ", ".join(watched)}
+            )
+        return self
+
+    @property
+    def rewards(self) -> list[WeightedRewardConfig]:
+        """The trained rewards, whichever key names them."""
+        if self.reward_function is not None:
+            return [WeightedRewardConfig(name=self.reward_function.name)]
+        return list(self.reward_functions or ())
 
 
 class RunConfig(Section):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from nat_finetune.data.keys import example_key
+from nat_finetune.data.rewards import paid_rewards, spread, unknown_rewards
 from nat_finetune.data.trajectories import Credit, build_trajectory
 from nat_finetune.types import Cause, Dropped, DropReason, ExampleId, Group, Rollout, Target, Trajectory
 
@@ -13,8 +13,9 @@ from nat_finetune.types import Cause, Dropped, DropReason, ExampleId, Group, Rol
 def build_groups(rollouts: Iterable[Rollout], target: Target, credit: Credit) -> Iterator[Group | Dropped]:
     """Groups by example, first seen first, and what was left out.
 
-    A rollout whose reward is unknown stays out. A group needs two rollouts to compare. A group in which nothing differs (equal
-    rewards, and equal credit at each turn) has advantage 0 everywhere: it is dropped as `flat_group`.
+    A rollout whose reward is unknown stays out; of rewards that are compared apart (GDPO) one known is enough. A group needs
+    two rollouts to compare. A group in which nothing differs (equal rewards, and equal credit at each turn) has advantage 0
+    everywhere: it is dropped as `flat_group`.
     """
     by_example: dict[str, tuple[ExampleId, list[Trajectory]]] = {}
     for rollout in rollouts:
@@ -29,7 +30,7 @@ def build_groups(rollouts: Iterable[Rollout], target: Target, credit: Credit) ->
             else:
                 yield made
     for example_id, trajectories in by_example.values():
-        yield _group(example_id, trajectories)
+        yield _group(example_id, trajectories, target)
 
 
 def _unusable(rollout: Rollout, target: Target) -> Dropped | None:
@@ -37,29 +38,27 @@ def _unusable(rollout: Rollout, target: Target) -> Dropped | None:
     failure = rollout.failure
     if failure is not None and failure.cause is Cause.INFRASTRUCTURE:
         reason, detail = DropReason.INFRASTRUCTURE_FAILURE, failure.message
-    elif unknown := [name for name in target.reward_names if not _is_known(rollout.rewards.get(name))]:
+    elif unknown := unknown_rewards(paid_rewards(rollout.rewards, target.rewards), target):
         reason, detail = DropReason.UNKNOWN_REWARD, ", ".join(unknown)
     else:
         return None
     return Dropped("rollout", reason, detail, rollout.example_id, rollout.rollout_id)
 
 
-def _is_known(reward: float | None) -> bool:
-    return reward is not None and math.isfinite(reward)
-
-
-def _group(example_id: ExampleId, trajectories: Sequence[Trajectory]) -> Group | Dropped:
+def _group(example_id: ExampleId, trajectories: Sequence[Trajectory], target: Target) -> Group | Dropped:
     if len(trajectories) < 2:
         return Dropped("group", DropReason.TOO_FEW_ROLLOUTS, f"{len(trajectories)} usable", example_id)
-    if is_flat(trajectories):
+    if is_flat(trajectories, target):
         return Dropped("group", DropReason.FLAT_GROUP, "", example_id)
     return Group(example_id, tuple(trajectories))
 
 
-def is_flat(trajectories: Sequence[Trajectory]) -> bool:
-    """Whether nothing differs: every reward is equal, and so is the known credit of every turn index (max == min, exactly)."""
-    rewards = [dict(trajectory.rewards) for trajectory in trajectories]
-    if any(other != rewards[0] for other in rewards):
+def is_flat(trajectories: Sequence[Trajectory], target: Target) -> bool:
+    """Whether nothing differs (max == min, exactly): no reward that is compared, nor the known credit of any turn index.
+
+    Under GDPO every reward must be equal: sums can tie where the rewards do not.
+    """
+    if spread([trajectory.rewards for trajectory in trajectories], target) > 0:
         return False
     by_turn: dict[int, set[float]] = {}
     for trajectory in trajectories:

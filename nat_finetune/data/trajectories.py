@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nat_finetune.data.rewards import paid_rewards, weighted_sum
 from nat_finetune.types import (
     Dropped,
     DroppedWhat,
@@ -36,8 +37,6 @@ class Credit:
     """Weight of the next turn's return."""
     outcome_weight: float = 0.0
     """How much of the rollout's reward is added to the last turn's, under per-turn credit."""
-    outcome: str | None = None
-    """Name of the reward that is the outcome."""
 
 
 @dataclass(slots=True)
@@ -76,12 +75,13 @@ def build_trajectory(rollout: Rollout, target: Target, credit: Credit) -> Iterat
     if problem is not None:
         yield _dropped(rollout, "trajectory", problem)
         return
-    credits = _credits(rollout, kept, credit)
+    rewards = paid_rewards(rollout.rewards, target.rewards)
+    credits = _credits(rollout, kept, credit, weighted_sum(rewards, target.rewards))
     yield Trajectory(
         rollout_id=rollout.rollout_id,
         example_id=rollout.example_id,
         segments=tuple(_segments(kept, credits)),
-        rewards={name: rollout.rewards.get(name) for name in target.reward_names},
+        rewards=rewards,
         policy_version=rollout.policy_version,
     )
 
@@ -139,7 +139,7 @@ def _extends(prompt: tuple[int, ...], ids: list[int]) -> bool:
     return size <= len(prompt) and prompt[size - 1] == ids[-1] and list(prompt[:size]) == ids
 
 
-def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit) -> dict[int, float]:
+def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit, outcome: float | None) -> dict[int, float]:
     """Known returns by the call's `seq`: R_t = r_t + discount * R_(t+1).
 
     The last turn's reward also holds what the workflow paid for the rollout as a whole, and the weighted outcome. A turn that
@@ -152,8 +152,7 @@ def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit) -> di
         if isinstance(event, RewardGiven):
             paid.setdefault(event.call_seq, []).append(event.value)
     whole = paid.pop(None, [])
-    following = rollout.rewards.get(credit.outcome) if credit.outcome is not None else None
-    weight = credit.outcome_weight
+    following, weight = outcome, credit.outcome_weight
     returns: dict[int, float] = {}
     for call in reversed(calls):
         step = _total([*paid.get(call.seq, [None]), *whole])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.local.group_objective import GroupObjective
@@ -12,7 +12,7 @@ from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
-from nat_finetune.types import Collection, Dropped, Group, PreferencePair, Target
+from nat_finetune.types import Collection, Dropped, Group, PreferencePair, RewardTerm, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Encoded:
     """Tokens whose gradient is not zero by construction."""
     masked: int
     """Trainable tokens whose advantage is exactly 0."""
+    reward_shares: dict[str, float] = field(default_factory=dict)
+    """By reward: its share of the advantages."""
 
 
 def encode(
@@ -44,7 +46,7 @@ def encode(
     groups = encode_groups(
         [item for item in collection.items if isinstance(item, Group)],
         algorithm.preset,
-        reward=_reward(target),
+        rewards=_rewards(target),
         length_limit=algorithm.length_limit,
         max_length=max_length,
         policy_version=policy.version,
@@ -52,11 +54,10 @@ def encode(
     masked = groups.zero_advantage_tokens
     trained = groups.trained_tokens - (0 if algorithm.needs_reference else masked)
     objective = GroupObjective(groups, algorithm, agreement_bound=agreement_bound)
-    return Encoded(objective, tuple(groups.dropped), trained, masked)
+    return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares)
 
 
-def _reward(target: Target) -> str:
-    if len(target.reward_names) != 1:
-        found = f"this algorithm trains on one reward, found {len(target.reward_names)}"
-        raise ConfigError(Problem(found, key="finetuning.reward_function"))
-    return target.reward_names[0]
+def _rewards(target: Target) -> tuple[RewardTerm, ...]:
+    if not target.rewards:
+        raise ConfigError(Problem("groups are trained on a reward, and there is none", key="finetuning.reward_function"))
+    return target.rewards

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from nat_finetune.algorithms.advantages import group_advantages
-from nat_finetune.algorithms.credit import turn_advantages
-from nat_finetune.algorithms.overlong import soft_overlong_penalty
 from nat_finetune.algorithms.presets import Preset
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.sharing import Ints
-from nat_finetune.errors import ConfigError, DataError, Problem
+from nat_finetune.errors import ConfigError, Problem
+from nat_finetune.local.group_advantages import advantages_of_turns
 from nat_finetune.local.scores import TEMPERATURE
-from nat_finetune.types import Dropped, DropReason, Group, Segment, Trajectory, Turn
+from nat_finetune.types import Dropped, DropReason, Group, RewardTerm, Segment, Trajectory, Turn
 
 ADVANTAGES, SAMPLER = "advantages", "sampler_logprobs"
 
@@ -37,6 +33,8 @@ class GroupRows:
     """For each row whether the weights that are about to be trained sampled it."""
     dropped: list[Dropped]
     zero_advantage_tokens: int
+    reward_shares: dict[str, float]
+    """See `group_advantages.TurnAdvantages.shares`."""
 
     @property
     def trained_tokens(self) -> int:
@@ -48,7 +46,7 @@ def encode_groups(
     groups: Sequence[Group],
     preset: Preset,
     *,
-    reward: str,
+    rewards: Sequence[RewardTerm],
     length_limit: int | None,
     max_length: int | None,
     policy_version: int,
@@ -58,7 +56,7 @@ def encode_groups(
     Args:
         groups: trajectories with sampler's logprobs.
         preset: how rewards become advantages.
-        reward: name of the trained reward.
+        rewards: what is trained, in the order of the config.
         length_limit: limit of the overlong penalty, in sampled tokens.
         max_length: trajectories with a longer segment are dropped; None keeps all.
         policy_version: of the weights that are about to be trained.
@@ -69,18 +67,23 @@ def encode_groups(
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     group_ids = [index for index, group in enumerate(groups) for _ in group.trajectories]
-    advantages = _advantages(trajectories, group_ids, preset, reward=reward, length_limit=length_limit)
+    advantages = advantages_of_turns(trajectories, group_ids, preset, terms=rewards, length_limit=length_limit)
     kept, dropped = [], []
-    for trajectory, by_turn in zip(trajectories, advantages, strict=True):
+    for trajectory, by_turn in zip(trajectories, advantages.by_turn, strict=True):
         longest = max(len(segment.token_ids) for segment in trajectory.segments)
         if max_length is not None and longest > max_length:
             dropped.append(_too_long(trajectory, longest, max_length))
         else:
             kept.append((trajectory, by_turn))
-    return _rows(kept, dropped, policy_version)
+    return _rows(kept, dropped, policy_version, advantages.shares)
 
 
-def _rows(kept: Sequence[tuple[Trajectory, list[list[float]]]], dropped: list[Dropped], policy_version: int) -> GroupRows:
+def _rows(
+    kept: Sequence[tuple[Trajectory, list[list[float]]]],
+    dropped: list[Dropped],
+    policy_version: int,
+    shares: dict[str, float],
+) -> GroupRows:
     segments: list[Segment] = []
     advantages: list[NDArray[np.float32]] = []
     temperatures: list[NDArray[np.float32]] = []
@@ -102,46 +105,7 @@ def _rows(kept: Sequence[tuple[Trajectory, list[list[float]]]], dropped: list[Dr
     rows.add_column(ADVANTAGES, advantages)  # type: ignore[arg-type]
     rows.add_column(TEMPERATURE, temperatures)  # type: ignore[arg-type]
     zero = int((rows.loss_mask_N & (rows.columns[ADVANTAGES] == 0)).sum())
-    return GroupRows(rows, items, np.array(rollout_tokens, np.int64), np.array(current, np.bool_), dropped, zero)
-
-
-def _advantages(
-    trajectories: Sequence[Trajectory], group_ids: Sequence[int], preset: Preset, *, reward: str, length_limit: int | None
-) -> list[list[list[float]]]:
-    """An advantage for each turn of each segment of each trajectory."""
-    rewards_B = torch.tensor([_reward(trajectory, reward) for trajectory in trajectories], dtype=torch.float64)
-    if preset.overlong_buffer_share is not None and length_limit is not None:
-        rewards_B = rewards_B + soft_overlong_penalty(
-            torch.tensor([trajectory.trainable_tokens for trajectory in trajectories]),
-            max_length=length_limit,
-            buffer=max(1, round(preset.overlong_buffer_share * length_limit)),
-            penalty=preset.overlong_penalty,
-        )
-    ids_B = torch.tensor(group_ids)
-    outcome_B = group_advantages(rewards_B, ids_B, baseline=preset.baseline, scale=preset.scale, eps=preset.eps).advantages_B
-    turns = [(b, turn) for b, t in enumerate(trajectories) for segment in t.segments for turn in segment.turns]
-    of_turns = outcome_B[torch.tensor([b for b, _ in turns])]
-    if any(turn.credit is not None for _, turn in turns):
-        of_turns = turn_advantages(
-            torch.tensor([math.nan if turn.credit is None else turn.credit for _, turn in turns], dtype=torch.float64),
-            ids_B[torch.tensor([b for b, _ in turns])],
-            torch.tensor([turn.index for _, turn in turns]),
-            of_turns,
-            baseline=preset.baseline,
-            scale=preset.scale,
-            eps=preset.eps,
-        )
-    values = iter(of_turns.tolist())
-    return [[[next(values) for _ in segment.turns] for segment in t.segments] for t in trajectories]
-
-
-def _reward(trajectory: Trajectory, name: str) -> float:
-    if name not in trajectory.rewards:
-        raise DataError(
-            f"rollout {trajectory.rollout_id} has no reward {name!r}; it has {sorted(trajectory.rewards) or 'none'}"
-        )
-    value = trajectory.rewards[name]
-    return math.nan if value is None else value
+    return GroupRows(rows, items, np.array(rollout_tokens, np.int64), np.array(current, np.bool_), dropped, zero, shares)
 
 
 def _spread(segment: Segment, by_turn: Sequence[float]) -> NDArray[np.float32]:

@@ -229,6 +229,7 @@ class LocalTrainerAdapter:
             metrics={**done.metrics, **checks},
             seconds=done.seconds,
             curve=done.curve,
+            reward_shares=job.encoded.reward_shares,
         )
 
     def _key(self, collection: Collection, rows: Rows) -> str:

@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from nat_finetune.report.plots import Point, comparison, curve
+from nat_finetune.report.rewards import reward_rows
 from nat_finetune.report.transcripts import as_json, cut, shown_turns
 
 _FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "approx_kl", "kl_ref", "sampler_trainer_max_abs")
@@ -44,6 +45,7 @@ def render(report: Mapping[str, Any]) -> str:
         failed=failed,
         whole_share=total([row["share"] for row in report["ledger"]["rows"]]),
         rewards=list(dict.fromkeys(name for step in report["steps"] for name in step["reward"])),
+        reward_rows=reward_rows(report["steps"], report["target"]["reward"]),
         facts=facts(report["environment"]),
         transcripts=[{**rollout, "turns": shown_turns(rollout["turns"])} for rollout in report["examples"]],
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
-from nat_finetune.data.keys import example_key
+from nat_finetune.report.rewards import reward_figures
 from nat_finetune.types import Cause, Dropped, Failure, Rollout, Target
 
 
@@ -21,19 +20,14 @@ def drop_counts(dropped: Sequence[Dropped]) -> dict[str, int]:
     return dict(Counter(f"{drop.what}/{drop.reason.value}" for drop in dropped))
 
 
-def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    """Rollouts, failures, rewards and tokens of a step.
-
-    `reward.<name>` holds the mean over known rewards, `spread` (the mean, over examples with two or more known rewards, of
-    their largest difference: 0 means there is nothing to compare) and how many are unknown.
-    """
+def rollout_metrics(rollouts: Sequence[Rollout], target: Target) -> dict[str, Any]:
+    """Rollouts, failures, rewards (`report.rewards.reward_figures`) and tokens of a step."""
     finals = [rollout for rollout in rollouts if "~" not in rollout.rollout_id]
-    names = sorted({name for rollout in finals for name in rollout.rewards})
     return {
         "rollouts": len(finals),
         "retried": len(rollouts) - len(finals),
         "failed": _failures(finals),
-        "reward": {name: _reward(name, finals) for name in names},
+        "reward": reward_figures(finals, target),
         "tokens": {"sampled": sum(sampled_tokens(rollout) for rollout in rollouts)},
     }
 
@@ -41,24 +35,6 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 def _failures(rollouts: Sequence[Rollout]) -> dict[str, int]:
     causes = Counter(rollout.failure.cause.value for rollout in rollouts if rollout.failure is not None)
     return {cause.value: causes[cause.value] for cause in Cause}
-
-
-def _reward(name: str, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-    by_example: dict[str, list[float]] = {}
-    unknown = 0
-    for rollout in rollouts:
-        value = rollout.rewards.get(name)
-        if value is None:
-            unknown += 1
-        else:
-            by_example.setdefault(example_key(rollout.example_id), []).append(value)
-    known = [value for values in by_example.values() for value in values]
-    spreads = [max(values) - min(values) for values in by_example.values() if len(values) > 1]
-    return {
-        "mean": fmean(known) if known else None,
-        "spread": fmean(spreads) if spreads else None,
-        "unknown": unknown,
-    }
 
 
 def failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:

@@ -12,7 +12,7 @@ from nat_finetune.errors import AgreementError, BackendError, ConfigError, NoTra
 from nat_finetune.interfaces import TrainerAdapter
 from nat_finetune.local.jobs import LocalTrainerAdapter
 from nat_finetune.local.scores import TrainerScorer
-from nat_finetune.types import Collection, Group, JobState, PolicyRef, SamplingParams, Target
+from nat_finetune.types import Collection, Group, JobState, PolicyRef, RewardTerm, SamplingParams, Target
 from tests.fixtures.models import ARCHITECTURES
 from tests.fixtures.training import MESSAGES, REWARD, collection, pair, sampled_group, tiny_policy, trajectory
 
@@ -25,7 +25,7 @@ def config(algorithm="grpo", **settings):
 
 
 def adapter_of(policy, algorithm="grpo", *, rewards=(REWARD,), **settings) -> LocalTrainerAdapter:
-    target = Target(("<workflow>",), policy.name, rewards)
+    target = Target(("<workflow>",), policy.name, tuple(RewardTerm(name) for name in rewards))
     return LocalTrainerAdapter(config(algorithm, **settings).settings(), policy, target=target, name="gpu", seed=7)
 
 
@@ -76,6 +76,20 @@ async def test_what_an_update_reports():
     assert expected - {"sampler_trainer_max_abs", "agreement_max_abs", "agreement_mean_abs"} <= result.curve[0].keys()
     assert len(logs) == 5
     assert logs[0].startswith("optimiser step 0: loss ")
+
+
+async def test_several_rewards_are_trained_by_their_weights_and_say_their_shares():
+    with tiny_policy() as policy:
+        group = await sampled_group(policy, [1.0, 0.0, 1.0, 0.0])
+        members = [
+            replace(t, rewards={REWARD: t.rewards[REWARD], "format": float(i < 2)}) for i, t in enumerate(group.trajectories)
+        ]
+        both = collection(replace(group, trajectories=tuple(members)))
+        apart = await update(adapter_of(policy, "gdpo", rewards=(REWARD, "format")), both)
+        alone = await update(adapter_of(policy, "gdpo"), collection(group))
+    assert apart.reward_shares == pytest.approx({REWARD: 0.5, "format": 0.5})
+    assert apart.tokens_trained == sum(members[i].trainable_tokens for i in (0, 3))  # (1, 0) and (0, 1) weigh the same
+    assert alone.reward_shares == {}
 
 
 async def test_preferences_report_their_own_figures():
@@ -241,10 +255,10 @@ async def test_a_job_of_another_process_is_not_known_here():
             await adapter_of(policy).submit(spec)
 
 
-async def test_one_reward_and_the_untrained_reference():
+async def test_a_reward_and_the_untrained_reference():
     with tiny_policy() as policy:
         group = await sampled_group(policy, [1.0, 0.0])
-        with pytest.raises(ConfigError, match="trains on one reward, found 0"):
+        with pytest.raises(ConfigError, match="trained on a reward, and there is none"):
             await adapter_of(policy, rewards=()).prepare(collection(group), None)
         with pytest.raises(ConfigError, match="not version 3"):
             await adapter_of(policy).prepare(collection(group), PolicyRef("policy", 3))
@@ -252,7 +266,7 @@ async def test_one_reward_and_the_untrained_reference():
 
 async def test_the_factory_makes_it_from_the_config():
     class Parts:
-        entry_name, seed, target = "gpu", 3, Target(("<workflow>",), "policy", (REWARD,))
+        entry_name, seed, target = "gpu", 3, Target(("<workflow>",), "policy", (RewardTerm(REWARD),))
 
         async def get_policy(self):
             return policy
@@ -286,6 +300,7 @@ def test_what_it_takes():
         ({"algorithm": {"name": "rloo", "length_limit": 5, "surrogate": "clipped"}}, "clip_low and clip_high are needed"),
         ({"algorithm": {"name": "cispo", "dual_clip": 3}}, "dual_clip would be ignored"),
         ({"algorithm": {"name": "grpo", "ratio_cap": 1.1}}, "ratio_cap must be above 1"),
+        ({"algorithm": {"name": "dapo", "length_limit": 5, "advantage": "gdpo"}}, "make length a reward of its own"),
         ({"algorithm": {"name": "grpo", "overlong_penalty": 1.0}}, "overlong_penalty would be ignored"),
         ({"algorithm": {"name": "reinforce", "length_limit": 5}, "epochs": 2}, "epochs must be 1 for surrogate: reinforce"),
         ({"algorithm": {"name": "dpo", "beta": 0.1, "ref_policy_kl_penalty": 0.1}}, "two names of one setting"),
@@ -315,5 +330,10 @@ def test_names_of_beta_and_resolved_presets():
     assert config("dpo").algorithm.strength == 0.1
     resolved = config({"name": "grpo", "clip_high": 0.3, "kl_coefficient": 0.01}).algorithm.preset()
     assert (resolved.clip_low, resolved.clip_high, resolved.kl_coefficient, resolved.scale) == (0.2, 0.3, 0.01, "group")
+    gdpo = config("gdpo")
+    assert config({"name": "grpo", "advantage": "gdpo"}).algorithm.preset() == gdpo.algorithm.preset()
+    assert config({"name": "gdpo", "advantage": "return"}).algorithm.preset() == config("grpo").algorithm.preset()
+    assert not config({"name": "gdpo", "batch_norm": False}).algorithm.preset().batch_norm
+    assert [c.compares_rewards_apart() for c in (gdpo, config("grpo"), config("dpo"))] == [True, False, False]
     assert config({"name": "grpo", "surrogate": "reinforce"}).algorithm.preset().clip_low is None
     assert config({"name": "dapo", "overlong_buffer_share": 0}).algorithm.preset().overlong_buffer_share is None

@@ -13,7 +13,7 @@ from nat_finetune.algorithms.reduce import REDUCTIONS
 
 
 def test_the_presets_are_these() -> None:
-    assert set(PRESETS) == {"grpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "rloo"}
+    assert set(PRESETS) == {"grpo", "gdpo", "dr_grpo", "dapo", "gspo", "cispo", "reinforce", "rloo"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -42,6 +42,7 @@ def test_what_sets_each_apart() -> None:
     assert PRESETS["gspo"].ratio == "sequence"
     assert (PRESETS["gspo"].clip_low, PRESETS["gspo"].clip_high) == (3e-4, 4e-4)
     assert PRESETS["cispo"].surrogate == "cispo"
+    assert (PRESETS["gdpo"].advantage, PRESETS["gdpo"].batch_norm) == ("gdpo", True)
     assert PRESETS["rloo"].baseline == "leave_one_out"
     assert len({*PRESETS.values()}) == len(PRESETS)
 

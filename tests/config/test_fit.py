@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from nat_finetune.compose import target_of
 from nat_finetune.config.fit import check_fit
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
+from nat_finetune.types import RewardCondition, RewardTerm
 from tests.config.components import WHOLE, registry
 
 PAIRS = [
@@ -145,3 +147,39 @@ def test_composition_asks_the_same(tmp_path):
     finetuning = config.finetuning.model_copy(update={"trainer": "once"})
     with pytest.raises(ConfigError, match=r"^finetuning.trainer: trainers.once"):
         check_fit(config.model_copy(update={"finetuning": finetuning}))
+
+
+SEVERAL = """reward_functions:
+    - {name: outcome, weight: 2}
+    - {name: short, condition: {requires: outcome, at_least: 0.5}}"""
+TWO = (
+    ("outcome: {_type: judge}", "outcome: {_type: judge}\n    short: {_type: judge}"),
+    ("reward_function: {name: outcome}", SEVERAL),
+)
+
+
+def test_several_rewards_reach_what_is_trained(tmp_path):
+    found = target_of(load(tmp_path, changed(*TWO)).config)
+    condition = RewardCondition("outcome", at_least=0.5, otherwise=0.0)
+    assert found.rewards == (RewardTerm("outcome", 2.0), RewardTerm("short", 1.0, condition))
+    assert not found.rewards_apart
+    assert target_of(load(tmp_path, WHOLE).config).rewards == (RewardTerm("outcome"),)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("reward_functions:", "reward_function: {name: outcome}\n  reward_functions:", "both set: give one of them"),
+        ("{name: short, condition", "{name: outcome, condition", "condition.requires must be another evaluator than 'outcome'"),
+        ("{name: short, condition: {requires: outcome, at_least: 0.5}}", "{name: outcome}", "names outcome twice"),
+        ("requires: outcome", "requires: other", "eval.evaluators has no entry 'other'"),
+        ("weight: 2", "weight: 0", "weight must not be 0"),
+        ("name: short", "name: shrt", "eval.evaluators has no entry 'shrt'"),
+        ("  target_model: policy", "  target_model: policy\n  watch: [short]", "watch names short, a reward"),
+        ("  target_model: policy", "  target_model: policy\n  watch: [length]", "eval.evaluators has no entry 'length'"),
+        (", at_least: 0.5", "", "at_least"),
+    ],
+)
+def test_what_is_wrong_with_rewards_is_said(tmp_path, old, new, message):
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, changed(*TWO, (old, new)))

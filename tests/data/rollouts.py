@@ -1,8 +1,8 @@
 """Small rollouts of a workflow whose function `player` is trained."""
 
-from nat_finetune.types import FinishReason, ModelCall, RewardGiven, Rollout, SamplingParams, Target
+from nat_finetune.types import FinishReason, ModelCall, RewardGiven, RewardTerm, Rollout, SamplingParams, Target
 
-TARGET = Target(("player",), "policy", ("outcome",))
+TARGET = Target(("player",), "policy", (RewardTerm("outcome"),))
 
 
 def call(seq, prompt, sampled, *, path=("<workflow>", "player"), llm="policy", ids=True, logprobs=True):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.trajectories import Credit
-from nat_finetune.types import Cause, Dropped, DropReason, Failure, Group
+from nat_finetune.types import Cause, Dropped, DropReason, Failure, Group, RewardCondition, RewardTerm, Target
 from tests.data.rollouts import TARGET, call, paid, rollout
 
 
@@ -100,3 +100,43 @@ def test_groups_hold_every_usable_rollout_of_their_example_once(shape):
         assert len({t.rewards["outcome"] for t in group.trajectories}) == 2
     dropped = sum(1 for item in made if isinstance(item, Dropped) and item.what == "group")
     assert dropped + sum(isinstance(item, Group) for item in made) == len({example_key(r.example_id) for r in rollouts})
+
+
+def scored(**rewards):
+    """Rollouts of one turn, with the n-th of each reward's values."""
+    count = len(next(iter(rewards.values())))
+    return [
+        replace(rollout(call(0, [1], [2]), rollout_id=f"r{i}"), rewards={name: values[i] for name, values in rewards.items()})
+        for i in range(count)
+    ]
+
+
+BOTH = Target(("player",), "policy", (RewardTerm("a"), RewardTerm("b")))
+APART = replace(BOTH, rewards_apart=True)
+
+
+def test_a_group_whose_sums_tie_is_flat_only_where_sums_are_compared():
+    tied = scored(a=[0.1, 0.3], b=[0.2, 0.0])
+    assert [made.reason for made in build_groups(tied, BOTH, Credit())] == [DropReason.FLAT_GROUP]
+    (group,) = build_groups(tied, APART, Credit())
+    assert [dict(t.rewards) for t in group.trajectories] == [{"a": 0.1, "b": 0.2}, {"a": 0.3, "b": 0.0}]
+    (flat,) = build_groups(scored(a=[0.7, 0.7], b=[0.0, 0.0]), APART, Credit())
+    assert flat.reason is DropReason.FLAT_GROUP
+
+
+def test_one_known_reward_is_enough_where_they_are_compared_apart():
+    partly = scored(a=[1.0, None, 0.0, None], b=[None, 1.0, 0.0, None])
+    (drop, group) = build_groups(partly, APART, Credit())
+    assert (drop.rollout_id, drop.reason, drop.detail) == ("r3", DropReason.UNKNOWN_REWARD, "a, b")
+    assert len(group.trajectories) == 3
+    details = [made.detail for made in build_groups(partly, BOTH, Credit()) if made.reason is DropReason.UNKNOWN_REWARD]
+    assert details == ["b", "a", "a, b"]
+
+
+def test_conditions_are_applied_before_anything_is_compared():
+    short = RewardTerm("b", condition=RewardCondition("a", at_least=1.0))
+    target = Target(("player",), "policy", (short,))
+    (group,) = build_groups(scored(a=[1.0, 0.0], b=[0.5, 0.9]), target, Credit())
+    assert [dict(t.rewards) for t in group.trajectories] == [{"b": 0.5}, {"b": 0.0}]
+    (flat,) = build_groups(scored(a=[0.0, 0.0], b=[0.5, 0.9]), target, Credit())
+    assert flat.reason is DropReason.FLAT_GROUP

@@ -19,12 +19,13 @@ from nat_finetune.types import (
     Failure,
     FinishReason,
     ModelCall,
+    RewardTerm,
     Rollout,
     SamplingParams,
     Target,
 )
 
-TARGET = Target(("player",), "policy", ("outcome",))
+TARGET = Target(("player",), "policy", (RewardTerm("outcome"),))
 
 
 def call(seq, *, llm="policy", path=("player",), tokens=2, ids=True):

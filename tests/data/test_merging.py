@@ -3,9 +3,9 @@
 from nat_finetune.data.groups import build_groups
 from nat_finetune.data.merging import MergeCounts, count_merges
 from nat_finetune.data.trajectories import Credit
-from nat_finetune.types import FinishReason, Group, ModelCall, RewardGiven, Rollout, SamplingParams, Target
+from nat_finetune.types import FinishReason, Group, ModelCall, RewardGiven, RewardTerm, Rollout, SamplingParams, Target
 
-TARGET = Target(("player",), "policy", ("outcome",))
+TARGET = Target(("player",), "policy", (RewardTerm("outcome"),))
 USER, REPLY, TOOL = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "tool", "content": "t"}
 
 

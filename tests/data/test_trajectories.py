@@ -143,7 +143,7 @@ def test_sub_agents_that_interleave_each_keep_their_own_segment():
 
 
 def credits(*events, outcome=1.0, **fields):
-    built, _ = trajectory(*events, credit=Credit(per_turn=True, outcome="outcome", **fields), outcome=outcome)
+    built, _ = trajectory(*events, credit=Credit(per_turn=True, **fields), outcome=outcome)
     return [turn.credit for segment in built.segments for turn in segment.turns]
 
 

@@ -8,14 +8,14 @@ import pytest
 from nat_finetune.algorithms.presets import PRESETS
 from nat_finetune.errors import ConfigError, DataError
 from nat_finetune.local.group_rows import encode_groups
-from nat_finetune.types import DropReason, FinishReason, Group, Segment, Trajectory, Turn
+from nat_finetune.types import DropReason, FinishReason, Group, RewardTerm, Segment, Trajectory, Turn
 from tests.fixtures.training import REWARD, trajectory
 
 PLAIN = replace(PRESETS["grpo"], scale="none")
 
 
 def encode(*groups, preset=PLAIN, **options):
-    settings = {"reward": REWARD, "length_limit": None, "max_length": None, "policy_version": 0, **options}
+    settings = {"rewards": (RewardTerm(REWARD),), "length_limit": None, "max_length": None, "policy_version": 0, **options}
     return encode_groups(groups, preset, **settings)
 
 
@@ -104,7 +104,7 @@ def test_greedy_samples_are_refused():
 
 def test_a_missing_reward_is_named():
     with pytest.raises(DataError, match=r"has no reward 'speed'; it has \['outcome'\]"):
-        encode(group_of([1.0, 0.0]), reward="speed")
+        encode(group_of([1.0, 0.0]), rewards=(RewardTerm("speed"),))
 
 
 def test_segments_of_one_rollout_count_as_one_item():
