@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from nat_finetune.config.component import ComponentConfig
+from nat_finetune.config.component import ComponentConfig, EvalDatasetBaseConfig
 from nat_finetune.config.fit import check_fit
 from nat_finetune.config.schema import RunConfig, WeightedRewardConfig
 from nat_finetune.data.keys import require_unique
 from nat_finetune.errors import BackendError, ConfigError, DataError, Problem, Stage, StageError, boundary
-from nat_finetune.interfaces import Evaluator, Trainer, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.interfaces import Evaluator, RecordBuilder, RecordLoader, Trainer, TrainerAdapter, TrajectoryBuilder
 from nat_finetune.live import LiveComponent
+from nat_finetune.records import RecordSource
 from nat_finetune.registry import Kind, Registry
 from nat_finetune.tracing.traced import TracedChatModel, TracedFunction
 from nat_finetune.types import Example, RewardCondition, RewardTerm, Target
@@ -101,12 +102,25 @@ class Composition:
 
     async def get_trajectory_builder(self) -> TrajectoryBuilder:
         """The trajectory builder that `finetuning` names."""
+        made: TrajectoryBuilder = await self._trajectory_builder()
+        return made
+
+    async def get_records(self) -> RecordSource | None:
+        """The records that the trajectory builder trains on; None where it builds from rollouts."""
+        dataset = record_dataset_of(self._config)
+        if dataset is None:
+            return None
+        key = f"trajectory_builders.{self._config.finetuning.trajectory_builder}.dataset"
+        builder: RecordBuilder = await self._trajectory_builder()
+        loader = await self._loader(dataset, key)
+        if not isinstance(loader, RecordLoader):
+            raise ConfigError(Problem(f"`_type: {dataset.component_name}` gives examples, not records", key=key))
+        return RecordSource(loader, builder, key)
+
+    async def _trajectory_builder(self) -> Any:
         name = self._config.finetuning.trajectory_builder
         config = self._entry(Kind.TRAJECTORY_BUILDER, self._config.trajectory_builders, name)
-        made: TrajectoryBuilder = await self._once(
-            Kind.TRAJECTORY_BUILDER, name, lambda: self._factory(Kind.TRAJECTORY_BUILDER, config)
-        )
-        return made
+        return await self._once(Kind.TRAJECTORY_BUILDER, name, lambda: self._factory(Kind.TRAJECTORY_BUILDER, config))
 
     async def get_trainer_adapter(self) -> TrainerAdapter:
         """The trainer adapter that `finetuning` names."""
@@ -128,11 +142,7 @@ class Composition:
         Raises:
             DataError: there are none, or two have the same id.
         """
-        self._making.append((Kind.DATASET, key))
-        try:
-            loader = await self._factory(Kind.DATASET, config)
-        finally:
-            self._making.pop()
+        loader = await self._loader(config, key)
         try:
             with boundary(Stage.WORKFLOW):
                 examples = list(loader.load())
@@ -142,6 +152,13 @@ class Composition:
             raise DataError(f"{key}: the dataset has no examples")
         require_unique(example.id for example in examples)
         return examples
+
+    async def _loader(self, config: ComponentConfig, key: str) -> Any:
+        self._making.append((Kind.DATASET, key))
+        try:
+            return await self._factory(Kind.DATASET, config)
+        finally:
+            self._making.pop()
 
     @contextmanager
     def enter_rollout(self, rollout_id: str) -> Iterator[None]:
@@ -214,6 +231,12 @@ def _term(reward: WeightedRewardConfig) -> RewardTerm:
     asked = reward.condition
     condition = None if asked is None else RewardCondition(asked.requires, asked.at_least, asked.otherwise)
     return RewardTerm(reward.name, reward.weight, condition)
+
+
+def record_dataset_of(config: RunConfig) -> EvalDatasetBaseConfig | None:
+    """The dataset whose records the run's builder trains on, None where it builds from rollouts."""
+    builder = config.trajectory_builders.get(config.finetuning.trajectory_builder or "")
+    return None if builder is None else builder.record_dataset()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nat_finetune.best import best_checkpoint
-from nat_finetune.compose import Composition, compose
+from nat_finetune.compose import Composition, compose, record_dataset_of
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
 from nat_finetune.data.keys import examples_digest
@@ -23,7 +23,7 @@ from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
-from nat_finetune.run import Parts, Run
+from nat_finetune.run import Parts, RolloutSource, Run
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
@@ -193,13 +193,15 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
 
 async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress) -> Run:
     finetuning = config.finetuning
+<<<<<<< HEAD
     workflow = await parts.get_workflow()
     scores = dict.fromkeys([*parts.target.needed_scores, *finetuning.watch])
     evaluators = {name: await parts.get_evaluator(name) for name in scores}
     service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
+=======
+>>>>>>> 3f1cd90 (Preference files: records to pairs, trained without rollouts)
     made = Parts(
-        service=service,
-        builder=await parts.get_trajectory_builder(),
+        source=await parts.get_records() or await _rollouts(config, parts),
         adapter=await parts.get_trainer_adapter(),
         validation=await evaluation(config, parts, data.validation, "validation", finetuning.validation),
         target=parts.target,
@@ -207,17 +209,25 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
     return Run(store, finetuning, data.train, made, progress)
 
 
+async def _rollouts(config: RunConfig, parts: Composition) -> RolloutSource:
+    workflow = await parts.get_workflow()
+    evaluators = {name: await parts.get_evaluator(name) for name in parts.target.reward_names}
+    service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
+    return RolloutSource(service, await parts.get_trajectory_builder())
+
+
 async def load_data(config: RunConfig, parts: Composition) -> DataSets:
-    """Read all datasets that the config names.
+    """Read all datasets of examples that the config names; there are none to train on where the builder reads records.
 
     Raises:
         DataError: one is empty or can't be read, or a task stands on both sides of a split.
     """
     finetuning = config.finetuning
-    if config.eval.general.dataset is None:
+    examples, on_records = config.eval.general.dataset, record_dataset_of(config) is not None
+    if examples is None and not on_records:
         raise ConfigError(Problem("a run needs examples to train on", key="eval.general.dataset"))
     data = DataSets(
-        train=await parts.load_examples(config.eval.general.dataset, "eval.general.dataset"),
+        train=[] if examples is None or on_records else await parts.load_examples(examples, "eval.general.dataset"),
         validation=await _held_out(parts, finetuning.validation, "finetuning.validation.dataset"),
         test=await _held_out(parts, finetuning.test, "finetuning.test.dataset"),
     )
@@ -299,7 +309,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
         evaluator = await parts.get_evaluator(name)
         if isinstance(evaluator, ReferencedEvaluator) and held_out:
             references[name] = dict(evaluator.references(held_out))
-        if isinstance(evaluator, AnnotatingEvaluator) and held_out:
+        if isinstance(evaluator, AnnotatingEvaluator) and held_out and data.train:
             notes += [note for note in await evaluator.notes(data.train, held_out) if note not in notes]
     policy = await parts.get_policy() if config.llms[parts.target.llm].trainable_locally else None
     if policy is not None:

@@ -21,6 +21,7 @@ from nat_finetune.types import (
     JobSpec,
     Message,
     PolicyRef,
+    Record,
     Rollout,
     SamplingParams,
     Score,
@@ -202,6 +203,32 @@ class DatasetLoader(Protocol):
         Raises:
             DataError: the source is missing, empty or malformed; names file and line.
         """
+
+
+@runtime_checkable
+class RecordLoader(Protocol):
+    """A dataset loader that also gives rows as they are written."""
+
+    def records(self) -> Iterator[Record]:
+        """All rows, in a stable order, read as a stream; one that can't be read has a `problem`.
+
+        Raises:
+            DataError: the source is missing, or can't be read on.
+        """
+
+
+class RecordBuilder(Protocol):
+    """Records of a dataset to trainable items. Pure: no IO, no model, no randomness; its config names the dataset."""
+
+    def build(self, records: Iterable[Record]) -> Iterator[Item | Dropped]:
+        """Items, and everything that was left out with its reason.
+
+        Raises:
+            DataError: records can't be used, and the config does not say to skip them; names all of them.
+        """
+
+    def notes(self) -> list[str]:
+        """Sentences for the run's account: how the records were read. Complete after `build`."""
 
 
 class TrajectoryBuilder(Protocol):

@@ -27,6 +27,7 @@ from nat_finetune.data.worth import length_warning, worth_of
 from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
 from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.records import RecordSource
 from nat_finetune.report.metrics import drop_counts, failure_message, no_signal_message, rollout_metrics, sampled_tokens
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, requests_for
@@ -35,6 +36,7 @@ from nat_finetune.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.types import (
     Collection,
     Dropped,
+    DropReason,
     Example,
     Group,
     Item,
@@ -47,11 +49,18 @@ from nat_finetune.types import (
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the steps of a run are made with."""
+class RolloutSource:
+    """Items are built from rollouts of the workflow."""
 
     service: RolloutService
     builder: TrajectoryBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the steps of a run are made with."""
+
+    source: RolloutSource | RecordSource
     adapter: TrainerAdapter
     validation: PolicyEvaluation | None
     target: Target
@@ -119,10 +128,16 @@ class Run:
     async def collect(self, step: Step) -> list[Rollout]:
         """Run the workflow on the step's examples, as often as the builder asks for; use what a stopped run left.
 
+        Where the builder reads records there is nothing to run.
+
         Raises:
             RolloutFailureLimit: more failed than `max_failure_rate`.
         """
-        requests = requests_for(step.index, step.examples, self._parts.builder.generations, self._config.seed)
+        source = self._parts.source
+        if isinstance(source, RecordSource):
+            self._metrics = self._step_metrics(step)
+            return []
+        requests = requests_for(step.index, step.examples, source.builder.generations, self._config.seed)
         done = self._finished_before(step.index, len(requests))
         finished = {rollout.rollout_id for rollout in done}
         missing = [request for request in requests if request.rollout_id not in finished]
@@ -135,7 +150,7 @@ class Run:
             self._progress.advanced(_is_final(rollout), sampled_tokens(rollout))
 
         with self._timed("collect"):
-            fresh = await self._parts.service.run(
+            fresh = await source.service.run(
                 missing,
                 policy_version=self.policy.version,
                 trained_rewards=self._parts.target.needed_scores,
@@ -144,23 +159,28 @@ class Run:
             )
         rollouts = sorted([*done, *fresh], key=lambda rollout: rollout.rollout_id)
         self._uncommitted += rollouts
-        self._metrics = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
-        self._metrics |= rollout_metrics(self._uncommitted, self._parts.target)
+        self._metrics = self._step_metrics(step)
         message = failure_message([r for r in rollouts if _is_final(r)], self._config.max_failure_rate)
         if message is not None:
             raise RolloutFailureLimit(message)
         return rollouts
 
     def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
-        """Apply the trajectory builder."""
+        """Apply the trajectory builder, to the rollouts or to the records that it reads."""
+        source = self._parts.source
         items: list[Item] = []
         dropped: list[Dropped] = []
         with self._timed("build"):
-            for made in self._parts.builder.build(rollouts):
+            for made in source.build() if isinstance(source, RecordSource) else source.builder.build(rollouts):
                 if isinstance(made, Dropped):
                     dropped.append(made)
                 else:
                     items.append(made)
+        if isinstance(source, RecordSource):
+            self._metrics["records"] = source.about()
+            skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
+            if skipped:
+                self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
         return Built(step, tuple(items), tuple(dropped))
 
     async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:
@@ -274,6 +294,10 @@ class Run:
             seconds = time.monotonic() - began
             for record in (self.state.seconds, self._step_seconds):
                 record[stage] = record.get(stage, 0.0) + seconds
+
+    def _step_metrics(self, step: Step) -> dict[str, Any]:
+        position = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
+        return position | rollout_metrics(self._uncommitted, self._parts.target)
 
     def _finished_before(self, step: int, expected: int) -> list[Rollout]:
         """Rollouts of this step that a stopped session finished; none of an unfinished collection where bits must be equal."""

@@ -137,6 +137,9 @@ class EvaluatorBaseConfig(ComponentConfig):
 class EvalDatasetBaseConfig(ComponentConfig):
     """Config of a dataset: `eval.general.dataset`, `finetuning.validation.dataset`, ..."""
 
+    gives_records: ClassVar[bool] = False
+    """Whether its loader can give rows as they are written (`interfaces.RecordLoader`)."""
+
 
 class TrajectoryBuilderConfig(ComponentConfig):
     """Config of an entry of `trajectory_builders`."""
@@ -152,6 +155,10 @@ class TrajectoryBuilderConfig(ComponentConfig):
 
     def candidate_step(self) -> str | None:
         """Name of the candidate step that it reads, None if it reads none."""
+        return None
+
+    def record_dataset(self) -> EvalDatasetBaseConfig | None:
+        """The dataset whose records it trains on, None where it builds from rollouts of the workflow."""
         return None
 
 
@@ -176,3 +183,7 @@ class TrainerConfig(ComponentConfig):
     """Kinds of items that this order of steps makes sense for."""
     unhonoured: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetuning` that this trainer does not honour: refused when set."""
+    takes_records: ClassVar[bool] = False
+    """Whether its order makes sense where a builder reads records: nothing is collected, all items are there at once."""
+    unused_with_records: ClassVar[frozenset[str]] = frozenset()
+    """Keys of its own that mean nothing then: refused when set."""

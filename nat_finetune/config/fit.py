@@ -30,9 +30,13 @@ def misfits(config: RunConfig) -> list[Problem]:
 
 
 def _needed(config: RunConfig) -> Iterator[Problem]:
-    if config.workflow is None:
+    on_records = _reads_records(config)
+    evaluated = [name for name in ("validation", "test") if name in config.finetuning.model_fields_set]
+    if config.workflow is None and not on_records:
         yield Problem("finetuning needs a workflow to run", key="workflow")
-    if config.eval.general.dataset is None:
+    elif config.workflow is None and evaluated:
+        yield Problem(f"finetuning.{' and finetuning.'.join(evaluated)} need a workflow to run", key="workflow")
+    if config.eval.general.dataset is None and not on_records:
         yield Problem("finetuning needs examples to train on", key="eval.general.dataset")
     builder = _builder(config)
     if builder is not None and builder.makes == "group" and not config.finetuning.rewards:
@@ -42,6 +46,38 @@ def _needed(config: RunConfig) -> Iterator[Problem]:
             key="finetuning.reward_function",
             hint=f"name an evaluator: {known}" if known else "add one to eval.evaluators and name it",
         )
+
+
+_OF_ROLLOUTS = ("failure_reward", "max_failure_rate", "rollout_timeout_seconds", "rollout_retries", "reward_function")
+"""Keys of `finetuning` that are about rollouts: where records are trained on, only an evaluation has any."""
+
+
+def _records(config: RunConfig) -> Iterator[Problem]:
+    """A builder that reads records: what would be ignored, and who can't train on them."""
+    builder, trainer, finetuning = _builder(config), _trainer(config), config.finetuning
+    dataset = builder.record_dataset() if builder is not None else None
+    if builder is None or dataset is None:
+        return
+    name = finetuning.trajectory_builder
+    reads = f"trajectory_builders.{name} (`_type: {builder.component_name}`) trains on the records of its own dataset"
+    if not dataset.gives_records:
+        message = f"`_type: {dataset.component_name}` gives examples, not records"
+        yield Problem(message, key=f"trajectory_builders.{name}.dataset")
+    for key in sorted(dataset.model_fields_set & {"structure"}):
+        message = "would be ignored: `columns` and `format` of the builder say what the columns mean"
+        yield Problem(message, key=f"trajectory_builders.{name}.dataset.{key}", hint="leave it out")
+    if config.eval.general.dataset is not None:
+        yield Problem(f"would be ignored: {reads}", key="eval.general.dataset", hint="leave it out")
+    if trainer is not None and not trainer.takes_records:
+        message = f"`_type: {trainer.component_name}` collects rollouts step by step, but {reads}"
+        yield Problem(message, key="finetuning.trainer", hint="use `_type: preference_trainer`")
+    elif trainer is not None:
+        for key in sorted(trainer.unused_with_records & trainer.model_fields_set):
+            yield Problem(f"would be ignored: {reads}", key=f"trainers.{finetuning.trainer}.{key}", hint="leave it out")
+    if finetuning.validation is None and finetuning.test is None:
+        for key in sorted(finetuning.model_fields_set & set(_OF_ROLLOUTS)):
+            message = f"would be ignored: {reads}, and there is no validation or test that runs the workflow"
+            yield Problem(message, key=f"finetuning.{key}", hint="leave it out")
 
 
 def _target(config: RunConfig) -> Iterator[Problem]:
@@ -143,6 +179,7 @@ def _candidates(config: RunConfig) -> Iterator[Problem]:
 
 _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _needed,
+    _records,
     _target,
     _builder_and_adapter,
     _trainer_and_builder,
@@ -165,6 +202,11 @@ def _combinations(config: RunConfig) -> str:
     if fitting:
         return f"these of this config fit (builder + adapter + trainer): {'; '.join(fitting)}"
     return "no builder, adapter and trainer of this config fit together"
+
+
+def _reads_records(config: RunConfig) -> bool:
+    builder = _builder(config)
+    return builder is not None and builder.record_dataset() is not None
 
 
 def _builder(config: RunConfig) -> TrajectoryBuilderConfig | None:

@@ -16,11 +16,11 @@ from pydantic import Field
 
 from nat_finetune.config.component import EvalDatasetBaseConfig, FilePath, Section
 from nat_finetune.config.problems import nearest
-from nat_finetune.datasets.rows import Counts, Reader, Row, comma_separated, json_array, jsonl
+from nat_finetune.datasets.rows import BadRow, Counts, Reader, Row, comma_separated, json_array, jsonl
 from nat_finetune.errors import DataError
 from nat_finetune.interfaces import Builder, DatasetLoader
 from nat_finetune.registry import register_dataset_loader
-from nat_finetune.types import Example, ExampleId
+from nat_finetune.types import Example, ExampleId, Record
 
 Patterns = dict[str, list[str | int | float]]
 
@@ -52,6 +52,8 @@ class FilterConfig(Section):
 
 class FileDatasetConfig(EvalDatasetBaseConfig):
     """What the file formats have in common."""
+
+    gives_records = True
 
     file_path: FilePath
     """Relative to the config file that names it."""
@@ -95,6 +97,8 @@ class FileDataset:
         repeated: dict[tuple[type, Any], list[int]] = {}
         columns: dict[str, None] = {}
         for row in self._reader(self._path, counts):
+            if isinstance(row, BadRow):
+                raise row.error(self._path)
             counts.rows += 1
             columns |= dict.fromkeys(row.values)
             identity = self._identity(row)
@@ -107,7 +111,39 @@ class FileDataset:
             else:
                 counts.filtered += 1
         self._check_ids(repeated)
-        self._check_columns(list(columns))
+        self._check_columns(list(columns), "task_key")
+
+    def records(self) -> Iterator[Record]:
+        """All rows that pass the filter, as they are written; one that can't be read says why.
+
+        Unlike examples, records need no id, and several may have the same one.
+
+        Raises:
+            DataError: the file is missing, can't be read on, or no row has a column that the config names.
+        """
+        self.counts = counts = Counts()
+        columns: dict[str, None] = {}
+        for row in self._reader(self._path, counts):
+            counts.rows += 1
+            place = f"{self._path.name}:{row.line}"
+            if isinstance(row, BadRow):
+                yield Record(place, problem=row.reason if row.column is None else f"column {row.column}: {row.reason}")
+                continue
+            columns |= dict.fromkeys(row.values)
+            if self._passes(row):
+                yield self._record(row, place)
+            else:
+                counts.filtered += 1
+        self._check_columns(list(columns), "task_key", "id_key")
+
+    def _record(self, row: Row, place: str) -> Record:
+        config, values = self._config, dict(row.values)
+        identity, task = values.pop(config.id_key, None), values.pop(config.task_key, None)
+        for name, value in ((config.id_key, identity), (config.task_key, task)):
+            if isinstance(value, bool) or not isinstance(value, str | int | None):
+                problem = f"the column {name!r} holds {value!r}, expected a text or a whole number"
+                return Record(place, values, problem=problem)
+        return Record(place, values, None if identity == "" else identity, None if task in (None, "") else str(task))
 
     def _identity(self, row: Row) -> ExampleId:
         identity = row.values.get(self._config.id_key)
@@ -153,13 +189,14 @@ class FileDataset:
             more = f" and {len(repeated) - 10} more" if len(repeated) > 10 else ""
             raise DataError(f"{self._path}: {len(repeated)} ids occur more than once: {shown}{more}; ids must be unique")
 
-    def _check_columns(self, columns: list[str]) -> None:
-        """Refuse to look for a column that no row has: the filter, or the task key, would do nothing."""
+    def _check_columns(self, columns: list[str], *keys: str) -> None:
+        """Refuse to look for a column that no row has: the filter, or what one of `keys` names, would do nothing."""
         if not columns:
             return
         lists = [part for part in (self._config.filter.allowlist, self._config.filter.denylist) if part is not None]
         wanted = [name for part in lists for name in part.field]
-        wanted += [self._config.task_key] if "task_key" in self._config.model_fields_set else []
+        named = {"task_key": self._config.task_key, "id_key": self._config.id_key}
+        wanted += [named[key] for key in keys if key in self._config.model_fields_set]
         missing = [name for name in wanted if name not in columns]
         if missing:
             raise DataError(f"{self._path}: no row has the columns {', '.join(missing)}, found {', '.join(columns)}")

@@ -1,6 +1,8 @@
 """Rows of a JSONL, JSON or CSV file as they are written, each with its line: no type is guessed, nothing is dropped silently.
 
 `"007"` stays a text and 7 a number; every cell of a CSV file is a text. Files are UTF-8, with or without a byte-order mark.
+A row that can't be read is given as a `BadRow`, and reading goes on where the next row can be found; where it can't, or where
+the file as a whole is wrong, a DataError ends it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,28 @@ class Row:
     values: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that can't be read, and why."""
+
+    line: int
+    reason: str
+    column: int | None = None
+
+    def error(self, path: Path) -> DataError:
+        """The error that names its place."""
+        place = ":".join(str(part) for part in (path, self.line, self.column) if part is not None)
+        return DataError(f"{place}: {self.reason}")
+
+
+class _Unreadable(Exception):
+    """Carries a BadRow out of a JSON decoder."""
+
+    def __init__(self, row: BadRow) -> None:
+        super().__init__(row.reason)
+        self.row = row
+
+
 @dataclass(slots=True)
 class Counts:
     """What a reader met on its way; complete once the file has been read to its end."""
@@ -33,52 +57,76 @@ class Counts:
     """Rows that the config's filter left out."""
 
 
-Reader = Callable[[Path, Counts], Iterator[Row]]
+Reader = Callable[[Path, Counts], Iterator[Row | BadRow]]
 
 _BOM = "\ufeff"
 
 
-def jsonl(path: Path, counts: Counts) -> Iterator[Row]:
+def jsonl(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
     """One JSON object a line; read as a stream."""
-    for line, text in _lines(path):
-        if not text.strip():
-            counts.blank_lines += 1
-            continue
-        yield _object(path, line, _parse(path, line, text.rstrip("\r\n")))
+    for line, data in _lines(path):
+        try:
+            text = _text(line, data)
+            if not text.strip():
+                counts.blank_lines += 1
+                continue
+            row = _object(line, _parse(line, text.rstrip("\r\n")))
+        except _Unreadable as error:
+            yield error.row
+        else:
+            yield row
 
 
-def json_array(path: Path, counts: Counts) -> Iterator[Row]:
-    """One JSON list of objects."""
-    text = "".join(text for _, text in _lines(path))
+def json_array(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
+    """One JSON list of objects; what is no JSON ends it, an item that is no object does not."""
+    try:
+        yield from _items("".join(_text(line, data) for line, data in _lines(path)))
+    except _Unreadable as error:
+        raise error.row.error(path) from None
+
+
+def _items(text: str) -> Iterator[Row | BadRow]:
     position, line, counted = _skip(text, 0), 1, 0
     if position == len(text):
         return
     if text[position] != "[":
-        raise DataError(f"{path}:{line}: expected a list of objects, found {text[position : position + 1]!r}")
+        raise _Unreadable(BadRow(line, f"expected a list of objects, found {text[position : position + 1]!r}"))
     position = _skip(text, position + 1)
     while text[position : position + 1] != "]":
         line, counted = line + text.count("\n", counted, position), position
         try:
-            value, end = _decoder(path, line).raw_decode(text, position)
+            value, end = _decoder(line).raw_decode(text, position)
         except json.JSONDecodeError as error:
-            raise _malformed(path, error.lineno, error.colno, error.msg) from None
+            raise _malformed(error.lineno, error.colno, error.msg) from None
         except (RecursionError, ValueError) as error:
-            raise _unreadable(path, line, error) from None
-        yield _object(path, line, value)
+            raise _too_much(line, error) from None
+        try:
+            row = _object(line, value)
+        except _Unreadable as error:
+            yield error.row
+        else:
+            yield row
         position = _skip(text, end)
         if text[position : position + 1] == ",":
             position = _skip(text, position + 1)
             if text[position : position + 1] == "]":
-                raise _after(path, text, position, "expected another object after `,`")
+                raise _after(text, position, "expected another object after `,`")
         elif text[position : position + 1] != "]":
-            raise _after(path, text, position, "expected `,` or `]`")
+            raise _after(text, position, "expected `,` or `]`")
     if _skip(text, position + 1) != len(text):
-        raise _after(path, text, _skip(text, position + 1), "expected nothing after the list")
+        raise _after(text, _skip(text, position + 1), "expected nothing after the list")
 
 
-def comma_separated(path: Path, counts: Counts) -> Iterator[Row]:
+def comma_separated(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
     """CSV with a header; read as a stream. A cell is a text, an empty one too."""
-    reader = csv.reader((text for _, text in _lines(path)), strict=True)
+    try:
+        yield from _cells(path, counts)
+    except _Unreadable as error:
+        raise error.row.error(path) from None
+
+
+def _cells(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
+    reader = csv.reader((_text(line, data) for line, data in _lines(path)), strict=True)
     header: list[str] | None = None
     while True:
         line = reader.line_num + 1
@@ -86,7 +134,8 @@ def comma_separated(path: Path, counts: Counts) -> Iterator[Row]:
             cells = next(reader, None)
         except csv.Error as error:
             hint = "; write long texts as JSONL" if "field limit" in str(error) else ""
-            raise DataError(f"{path}:{line}: malformed CSV: {error}{hint}") from None
+            yield BadRow(line, f"malformed CSV: {error}{hint}")
+            continue
         if cells is None:
             return
         if not cells:
@@ -95,22 +144,17 @@ def comma_separated(path: Path, counts: Counts) -> Iterator[Row]:
             header = cells
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
-                raise DataError(f"{path}:{line}: the header names a column twice: {', '.join(twice)}")
+                raise _Unreadable(BadRow(line, f"the header names a column twice: {', '.join(twice)}"))
         elif len(cells) != len(header):
-            raise DataError(f"{path}:{line}: {len(cells)} cells, the header has {len(header)} ({', '.join(header)})")
+            yield BadRow(line, f"{len(cells)} cells, the header has {len(header)} ({', '.join(header)})")
         else:
             yield Row(line, dict(zip(header, cells, strict=True)))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with path.open("rb") as file:
-            for number, data in enumerate(file, start=1):
-                try:
-                    text = data.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise DataError(f"{path}:{number}:{error.start + 1}: not UTF-8: byte 0x{data[error.start]:02x}") from None
-                yield number, text.removeprefix(_BOM) if number == 1 else text
+            yield from enumerate(file, start=1)
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; paths are relative to the config file that names them") from None
     except IsADirectoryError:
@@ -119,36 +163,45 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise DataError(f"{path} can't be read: {error.strerror}") from None
 
 
-def _parse(path: Path, line: int, text: str) -> Any:
+def _text(line: int, data: bytes) -> str:
     try:
-        return _decoder(path, line).decode(text)
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _Unreadable(BadRow(line, f"not UTF-8: byte 0x{data[error.start]:02x}", error.start + 1)) from None
+    return text.removeprefix(_BOM) if line == 1 else text
+
+
+def _parse(line: int, text: str) -> Any:
+    try:
+        return _decoder(line).decode(text)
     except json.JSONDecodeError as error:
-        raise _malformed(path, line, error.colno, error.msg) from None
+        raise _malformed(line, error.colno, error.msg) from None
     except (RecursionError, ValueError) as error:
-        raise _unreadable(path, line, error) from None
+        raise _too_much(line, error) from None
 
 
-def _decoder(path: Path, line: int) -> json.JSONDecoder:
+def _decoder(line: int) -> json.JSONDecoder:
     """A decoder that takes neither NaN, which is no JSON, nor a key that stands twice, of which one value would be lost."""
 
     def constant(name: str) -> Any:
-        raise DataError(f"{path}:{line}: {name} is not JSON; write null where a value is unknown")
+        raise _Unreadable(BadRow(line, f"{name} is not JSON; write null where a value is unknown"))
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in found]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise DataError(f"{path}:{line}: a key stands twice: {', '.join(twice)}")
+            raise _Unreadable(BadRow(line, f"a key stands twice: {', '.join(twice)}"))
         return dict(found)
 
     return json.JSONDecoder(parse_constant=constant, object_pairs_hook=pairs)
 
 
-def _object(path: Path, line: int, value: Any) -> Row:
+def _object(line: int, value: Any) -> Row:
     if not isinstance(value, dict):
-        raise DataError(f"{path}:{line}: expected an object with the columns of one example, found {type(value).__name__}")
+        found = f"expected an object with the columns of one example, found {type(value).__name__}"
+        raise _Unreadable(BadRow(line, found))
     if not _is_text(value):
-        raise DataError(f"{path}:{line}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no character")
+        raise _Unreadable(BadRow(line, "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character"))
     return Row(line, value)
 
 
@@ -167,18 +220,16 @@ def _skip(text: str, position: int) -> int:
     return position
 
 
-def _after(path: Path, text: str, position: int, message: str) -> DataError:
+def _after(text: str, position: int, message: str) -> _Unreadable:
     line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
-    return _malformed(path, line, column, message)
+    return _malformed(line, column, message)
 
 
-def _unreadable(path: Path, line: int, error: Exception) -> Exception:
-    """What is JSON but goes beyond what Python reads; an error that says so itself stays as it is."""
-    if isinstance(error, DataError):
-        return error
+def _too_much(line: int, error: Exception) -> _Unreadable:
+    """What is JSON but goes beyond what Python reads."""
     reason = "nested too deeply" if isinstance(error, RecursionError) else "a whole number of more than 4300 digits"
-    return DataError(f"{path}:{line}: {reason}")
+    return _Unreadable(BadRow(line, reason))
 
 
-def _malformed(path: Path, line: int, column: int, message: str) -> DataError:
-    return DataError(f"{path}:{line}:{column}: malformed JSON: {message}")
+def _malformed(line: int, column: int, message: str) -> _Unreadable:
+    return _Unreadable(BadRow(line, f"malformed JSON: {message}", column))

@@ -148,7 +148,13 @@ def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str
     """What the data was, in sentences."""
     lines = []
     rollouts = sum(step["rollouts"] for step in steps)
-    if steps:
+    records = [step["records"] for step in steps if step.get("records")]
+    for read in records:
+        lines.append(
+            f"{read['read']:,} records were read; the workflow was not run to train, and no model call is in the ledger"
+        )
+        lines += read["notes"]
+    if steps and not records:
         failed = sum(step["failed"]["infrastructure"] for step in steps)
         lines.append(
             f"{rollouts:,} rollouts in {len(steps):,} steps; {failed:,} failed through no fault of the policy and were left out"

@@ -63,6 +63,8 @@ def no_signal_message(steps: int, dropped: Sequence[Dropped], rollouts: Sequence
     if known and min(known) == max(known):
         names = ", ".join(target.reward_names)
         lines.append(f"every reward ({names}) of the last step is {known[0]:g}")
+    if not rollouts:
+        return "\n".join([*lines, "check the records: two different completions of one context, one of them preferred"])
     lines.append(
         "check in this order: the evaluator (a known good answer must score highest), then the task's difficulty, then more "
         "generations or a higher temperature"

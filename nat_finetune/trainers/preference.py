@@ -19,6 +19,8 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
 
     fits = frozenset({"pair", "demonstration"})
     unhonoured = frozenset({"num_epochs", "examples_per_step"})
+    takes_records = True
+    unused_with_records = frozenset({"num_runs", "continue_on_collection_error"})
 
     num_runs: int = Field(1, ge=1)
     """Passes over the examples before the update, each with seeds of its own."""

@@ -1,0 +1,1 @@
+"""Preference records as they come: each file format to a context and its judged completions."""
