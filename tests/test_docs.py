@@ -114,6 +114,6 @@ def keys():
 
 
 def test_every_key_is_explained():
-    pages = page_named("docs/config.md") + page_named("docs/algorithms.md")
+    pages = "".join(page_named(f"docs/{name}.md") for name in ("config", "algorithms", "preferences"))
     missing = [f"{name}.{key}" for name, key in keys() if not re.search(rf"[`{{. ]{key}[`.:}},]", pages)]
     assert missing == []
