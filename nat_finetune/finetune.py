@@ -193,13 +193,6 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
 
 async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress) -> Run:
     finetuning = config.finetuning
-<<<<<<< HEAD
-    workflow = await parts.get_workflow()
-    scores = dict.fromkeys([*parts.target.needed_scores, *finetuning.watch])
-    evaluators = {name: await parts.get_evaluator(name) for name in scores}
-    service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
-=======
->>>>>>> 3f1cd90 (Preference files: records to pairs, trained without rollouts)
     made = Parts(
         source=await parts.get_records() or await _rollouts(config, parts),
         adapter=await parts.get_trainer_adapter(),
@@ -211,7 +204,8 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
 
 async def _rollouts(config: RunConfig, parts: Composition) -> RolloutSource:
     workflow = await parts.get_workflow()
-    evaluators = {name: await parts.get_evaluator(name) for name in parts.target.reward_names}
+    scores = dict.fromkeys([*parts.target.needed_scores, *config.finetuning.watch])
+    evaluators = {name: await parts.get_evaluator(name) for name in scores}
     service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
     return RolloutSource(service, await parts.get_trajectory_builder())
 

@@ -48,8 +48,13 @@ def _needed(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-_OF_ROLLOUTS = ("failure_reward", "max_failure_rate", "rollout_timeout_seconds", "rollout_retries", "reward_function")
-"""Keys of `finetuning` that are about rollouts: where records are trained on, only an evaluation has any."""
+_OF_COLLECTION = frozenset({"max_failure_rate", "flat_patience", "watch"})
+"""Keys of `finetuning` that are about rollouts to train on: there are none where records are trained on."""
+
+_OF_EVALUATION = frozenset(
+    {"failure_reward", "rollout_timeout_seconds", "rollout_retries", "reward_function", "reward_functions"}
+)
+"""Keys of `finetuning` that are about any rollouts: where records are trained on, only an evaluation has some."""
 
 
 def _records(config: RunConfig) -> Iterator[Problem]:
@@ -74,10 +79,11 @@ def _records(config: RunConfig) -> Iterator[Problem]:
     elif trainer is not None:
         for key in sorted(trainer.unused_with_records & trainer.model_fields_set):
             yield Problem(f"would be ignored: {reads}", key=f"trainers.{finetuning.trainer}.{key}", hint="leave it out")
-    if finetuning.validation is None and finetuning.test is None:
-        for key in sorted(finetuning.model_fields_set & set(_OF_ROLLOUTS)):
-            message = f"would be ignored: {reads}, and there is no validation or test that runs the workflow"
-            yield Problem(message, key=f"finetuning.{key}", hint="leave it out")
+    evaluated = finetuning.validation is not None or finetuning.test is not None
+    ignored = _OF_COLLECTION if evaluated else _OF_COLLECTION | _OF_EVALUATION
+    for key in sorted(finetuning.model_fields_set & ignored):
+        nothing = "" if key in _OF_COLLECTION else ", and there is no validation or test that runs the workflow"
+        yield Problem(f"would be ignored: {reads}{nothing}", key=f"finetuning.{key}", hint="leave it out")
 
 
 def _target(config: RunConfig) -> Iterator[Problem]:
