@@ -4,56 +4,98 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from nat_finetune.cli.options import Locked, Override
-from nat_finetune.errors import ConfigError
+from nat_finetune.errors import ConfigError, DataError, Problem
+
+if TYPE_CHECKING:
+    from nat_finetune.registry import Registry
+
+Format = Literal["text", "json", "sarif", "github", "junit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is to say of one config."""
+
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def validate(
     configs: Annotated[list[Path], typer.Argument(help="YAML files", metavar="CONFIG...", show_default=False)],
     override: Override = None,
     locked: Locked = False,
-    format: Annotated[Literal["text", "json"], typer.Option("--format", help="how to say it")] = "text",
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", help="NAME or NAME=value: a variable that will be set where the run is", metavar="NAME"),
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", help="how to say it")] = "text",
 ) -> None:
     """Check configs: keys, types, ranges, names, and whether the parts fit together."""
+    from nat_finetune.cli import findings
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()
-    found = {str(path): _check(path, override or [], registry, locked=locked) for path in configs}
-    ok = not any(entry["problems"] for entry in found.values())
-    if format == "json":
-        print(json.dumps({"ok": ok, "files": [{"path": path, **entry} for path, entry in found.items()]}, indent=2))
-    else:
-        for path, entry in found.items():
-            _print(path, entry["problems"], entry["notes"])
-    if not ok:
+    environment = {**os.environ, **_declared(env or [])}
+    found = {str(path): _check(path, override or [], registry, environment, locked=locked) for path in configs}
+    problems = {path: checked.problems for path, checked in found.items()}
+    match format:
+        case "json":
+            print(_json(found))
+        case "sarif":
+            print(findings.sarif(problems))
+        case "junit":
+            print(findings.junit(problems))
+        case "github":
+            print(findings.github(problems))
+        case "text":
+            for path, checked in found.items():
+                _print(path, checked)
+    if any(problems.values()):
         raise typer.Exit(ConfigError.exit_code)
 
 
-def _check(path: Path, overrides: list[str], registry: Any, *, locked: bool) -> dict[str, Any]:
+def _declared(names: list[str]) -> dict[str, str]:
+    """Variables that are declared as present; one without a value has its own name as a text."""
+    pairs = [name.partition("=") for name in names]
+    bad = [name for name, _, _ in pairs if not name.isidentifier()]
+    if bad:
+        raise ConfigError(f"--env takes NAME or NAME=value, found {', '.join(bad)}")
+    return {name: value if equals else name for name, equals, value in pairs}
+
+
+def _check(path: Path, overrides: list[str], registry: Registry, environment: Mapping[str, str], *, locked: bool) -> Checked:
     from nat_finetune.config.load import load_config
     from nat_finetune.lock import check_lock
 
     try:
-        loaded = load_config(path, overrides, registry=registry)
+        loaded = load_config(path, overrides, registry=registry, environment=environment)
         if locked:
             asyncio.run(check_lock(loaded, registry))
     except ConfigError as error:
-        return {"ok": False, "problems": [asdict(problem) for problem in error.problems], "notes": []}
-    return {"ok": True, "problems": [], "notes": list(loaded.notes)}
+        return Checked(problems=list(error.problems))
+    except DataError as error:  # a locked dataset is read
+        return Checked(problems=[Problem(str(error), file=str(path))])
+    return Checked(notes=list(loaded.notes))
 
 
-def _print(path: str, problems: list[dict[str, Any]], notes: list[str]) -> None:
-    from nat_finetune.errors import Problem
+def _json(found: Mapping[str, Checked]) -> str:
+    files = [{"path": path, "ok": not checked.problems, **asdict(checked)} for path, checked in found.items()]
+    return json.dumps({"ok": all(entry["ok"] for entry in files), "files": files}, indent=2)
 
-    for problem in problems:
-        print(Problem(**problem))
-    for note in notes:
+
+def _print(path: str, checked: Checked) -> None:
+    for problem in checked.problems:
+        print(problem)
+    for note in checked.notes:
         print(f"{path}: note: {note}")
-    count = len(problems)
+    count = len(checked.problems)
     print(f"{path}: ok" if not count else f"{path}: {count} problem{'s' if count > 1 else ''}")
