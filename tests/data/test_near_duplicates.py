@@ -11,8 +11,8 @@ from benchmarks.leaks import KINDS, measure
 from nat_finetune.data.near_duplicates import near_duplicates, normal_form
 
 STORY = (
-    "The harbour pilot noticed at dawn that two of the mooring lines had chafed through, woke the crew, and moved the vessel to "
-    "the inner basin before the storm arrived from the west."
+    "The harbour pilot noticed at dawn that two of the mooring lines had chafed through, woke the crew, and moved the "
+    "vessel to the inner basin before the storm arrived from the west."
 )
 
 
@@ -80,11 +80,9 @@ def test_texts_without_words_are_alike_only_if_equal():
 
 
 def test_the_same_in_every_process():
-    program = "from benchmarks.leaks import measure; r = measure(300, 30, 0.5, 1); r.pop('seconds'); r.pop('peak_memory_mib'); print(r)"
-    runs = {
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
-        ).stdout
-        for seed in ("1", "2")
-    }
+    program = "from benchmarks.leaks import measure as m; r = m(300, 30, 0.5, 1); print(sorted(r.items())[:6])"
+    runs = set()
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", program]
+        runs.add(subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}).stdout)
     assert len(runs) == 1
