@@ -25,6 +25,7 @@ from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Parts, RolloutSource, Run
 from nat_finetune.runstore import RunStore
+from nat_finetune.selection import best_scores
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
 Checkpoint = Literal["best", "last"]
@@ -198,6 +199,7 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
         adapter=await parts.get_trainer_adapter(),
         validation=await evaluation(config, parts, data.validation, "validation", finetuning.validation),
         target=parts.target,
+        best=best_scores(parts.target, evaluators),
     )
     return Run(store, finetuning, data.train, made, progress)
 
@@ -324,6 +326,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
         {
             "references": references,
             "notes": notes,
+            "best": best_scores(parts.target, {n: await parts.get_evaluator(n) for n in parts.target.reward_names}),
             "sets": {
                 name: {
                     "examples": len(examples),

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from nat_finetune.best import best_checkpoint, patience_message
@@ -28,11 +28,13 @@ from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
 from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder
 from nat_finetune.records import RecordSource
-from nat_finetune.report.metrics import drop_counts, failure_message, no_signal_message, rollout_metrics, sampled_tokens
+from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
+from nat_finetune.report.metrics import drop_counts, failure_message, rollout_metrics, sampled_tokens
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
 from nat_finetune.schedule import EpochSchedule, RoundSchedule
+from nat_finetune.selection import Ending, SignalWatch
 from nat_finetune.types import (
     Collection,
     Dropped,
@@ -64,6 +66,8 @@ class Parts:
     adapter: TrainerAdapter
     validation: PolicyEvaluation | None
     target: Target
+    best: Mapping[str, float] = field(default_factory=dict)
+    """The best score of each reward, where its evaluator declares it."""
 
 
 class Run:
@@ -86,7 +90,8 @@ class Run:
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}
         self._exhausted = False
-        self._total = self._patience = 1
+        self._total = 1
+        self._signal = SignalWatch(self.state, config, parts.target, parts.best, signal_steps=1)
 
     def resume(self) -> None:
         """Load the checkpoint and find the rollouts that were finished after it."""
@@ -110,7 +115,7 @@ class Run:
         if self.state.steps_done:
             await self.validate_if_due(schedule.step(self.state.steps_done - 1))
         for index in range(self.state.steps_done, schedule.total):
-            if self._exhausted:
+            if self._exhausted or self.state.ended is not None:
                 return
             yield schedule.step(index)
 
@@ -132,6 +137,7 @@ class Run:
 
         Raises:
             RolloutFailureLimit: more failed than `max_failure_rate`.
+            NoTrainableSignal: more have no score than `max_unscored_rate`.
         """
         source = self._parts.source
         if isinstance(source, RecordSource):
@@ -163,6 +169,10 @@ class Run:
         message = failure_message([r for r in rollouts if _is_final(r)], self._config.max_failure_rate)
         if message is not None:
             raise RolloutFailureLimit(message)
+        names, limit = self._parts.target.needed_scores, self._config.max_unscored_rate
+        message = unscored_message(self._evidence(rollouts), names, limit)
+        if message is not None:
+            raise self._stopped(step.index, message)
         return rollouts
 
     def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
@@ -197,15 +207,9 @@ class Run:
             pairs, left_out = self._select_pairs(pairs, rules or SelectionRules())
             items, dropped = list(pairs), [*dropped, *left_out]
         collection = Collection(tuple(items), self._store.folder.name, built.step, self._parts.target.llm, tuple(dropped))
-        state = self.state
-        state.steps_without_signal = 0 if items else state.steps_without_signal + 1
-        if state.steps_without_signal >= self._patience:
-            message = no_signal_message(state.steps_without_signal, dropped, self._uncommitted, self._parts.target)
-            if self.policy.version == 0:
-                self._account(collection)
-                raise NoTrainableSignal(message)
-            self._exhausted = True
-            self.warn(f"training ends here: {message}")
+        ending = self._signal.look(items, self._uncommitted)
+        if ending is not None:
+            self._end(ending, collection)
         return collection
 
     async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
@@ -282,7 +286,7 @@ class Run:
     def _plan(self, total: int, *, signal_steps: int) -> None:
         """Say how many steps there are, and how many of them without signal are a whole epoch."""
         self._total = total
-        self._patience = min(self._config.flat_patience, max(1, signal_steps))
+        self._signal = SignalWatch(self.state, self._config, self._parts.target, self._parts.best, signal_steps)
         self._progress.planned(total, min(self.state.steps_done, total))
 
     @contextmanager
@@ -298,6 +302,30 @@ class Run:
     def _step_metrics(self, step: Step) -> dict[str, Any]:
         position = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
         return position | rollout_metrics(self._uncommitted, self._parts.target)
+
+    def _end(self, ending: Ending, collection: Collection) -> None:
+        """Training ends with this step; where nothing was trained and nothing is mastered, the run fails."""
+        steps, evidence = self.state.steps_without_signal, self._evidence(self._uncommitted)
+        if ending is Ending.NOTHING_LEFT:
+            self.warn(nothing_left_message(steps, evidence))
+        elif self.policy.version == 0:
+            raise self._stopped(collection.step, no_signal_message(steps, collection.dropped, evidence), collection.dropped)
+        else:
+            self.warn(f"training ends here: {no_signal_message(steps, collection.dropped, evidence)}")
+        self.state.ended = ending.value
+
+    def _stopped(self, step: int, message: str, dropped: Sequence[Dropped] = ()) -> NoTrainableSignal:
+        """The error that ends the run; a resume, after an evaluator was mended, collects the step anew."""
+        left_out = {"kept": 0, "dropped": drop_counts(dropped), "segments": {}, "update": None}
+        self._metrics["tokens"]["trained"] = 0
+        self._store.metrics.append(self._metrics | left_out | {"seconds": dict(self._step_seconds)})
+        self._store.restart_step(step)
+        return NoTrainableSignal(message)
+
+    def _evidence(self, rollouts: Sequence[Rollout]) -> Evidence:
+        source = self._parts.source
+        generations = 0 if isinstance(source, RecordSource) else source.builder.generations
+        return Evidence(rollouts, self._parts.target, generations, self._parts.best)
 
     def _finished_before(self, step: int, expected: int) -> list[Rollout]:
         """Rollouts of this step that a stopped session finished; none of an unfinished collection where bits must be equal."""
@@ -346,7 +374,7 @@ class Run:
         """Save a checkpoint where one is due, and make everything so far the state that a resume starts from."""
         state, done, settings = self.state, step.index + 1, self._config.validation
         chosen_among = settings is not None and settings.select is not None and step.validated
-        if done % self._config.checkpoint_interval and done < self._total and not chosen_among:
+        if done % self._config.checkpoint_interval and done < self._total and not chosen_among and state.ended is None:
             return
         name = checkpoint_name(done)
         with self._timed("checkpoint"):

@@ -40,6 +40,11 @@ class RunState:
     policy: PolicyRef | None = None
     """The policy in the checkpoint; None before the first update."""
     steps_without_signal: int = 0
+    """Up to now, in a row."""
+    steps_at_best: int = 0
+    """Of those, the latest in a row in which every rollout scored the maximum."""
+    ended: str | None = None
+    """Why training ended before its last step."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage, over all sessions of the run."""
     warnings: list[str] = field(default_factory=list)

@@ -23,6 +23,8 @@ LAYERS: tuple[set[str], ...] = (
         "schedule",
         "best",
         "run",
+        "selection",
+        "calibration",
         "finetune",
         "rollout_service",
         "evaluate",

@@ -225,7 +225,9 @@ class FinetuningConfig(Section):
     rollout_timeout_seconds: float | None = Field(1800.0, gt=0)
     rollout_retries: int = Field(1, ge=0)
     """Further attempts after a failure of the infrastructure."""
-    flat_patience: int = Field(5, ge=1)
+    max_unscored_rate: float = Field(0.1, ge=0, le=1)
+    """Share of a step's rollouts that may have no reward, because an evaluator failed or gave None, before the run stops."""
+    flat_patience: int = Field(3, ge=1)
     """Steps in a row without anything to train on that end the run."""
     validation: ValidationConfig | None = None
     test: EvaluationConfig | None = None

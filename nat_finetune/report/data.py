@@ -16,6 +16,7 @@ from nat_finetune.compose import target_of
 from nat_finetune.config.load import LoadedConfig
 from nat_finetune.data.intervals import paired_gain
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.report.diagnosis import plateaus
 from nat_finetune.report.examples import example_rollouts
 from nat_finetune.report.metrics import by_reason
 from nat_finetune.report.preferences import preferences_account
@@ -35,8 +36,9 @@ def build_report(
     metrics = compare(before, after, data.get("references", {}), config.finetuning.seed, config.finetuning.confidence)
     steps = list(store.metrics.lines())
     primary = next((name for name in target.reward_names if name in metrics), next(iter(metrics), None))
-    outcome = reason or exit_reason(metrics.get(primary or ""))
     updated = sum(1 for step in steps if step.get("update"))
+    never_began = state.ended if not updated else None
+    outcome = reason or never_began or exit_reason(metrics.get(primary or ""))
     return {
         "nat_finetune": __version__,
         "run_id": store.folder.name,
@@ -60,7 +62,7 @@ def build_report(
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps)),
         "account": account(steps, metrics),
-        "warnings": list(state.warnings),
+        "warnings": [*state.warnings, *plateaus(steps, target.reward_names, data.get("best", {}))],
         "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
         "environment": environment(about),
         "metadata": dict(config.metadata),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nat_finetune.report.rewards import reward_figures
-from nat_finetune.types import Cause, Dropped, Failure, Rollout, Target
+from nat_finetune.types import Cause, Dropped, Rollout, Target
 
 
 def sampled_tokens(rollout: Rollout) -> int:
@@ -48,28 +48,6 @@ def failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
         f"{len(failures)} of {len(rollouts)} rollouts failed, more than finetuning.max_failure_rate = {limit:g} allows:\n"
         + "\n".join(lines)
     )
-
-
-def no_signal_message(steps: int, dropped: Sequence[Dropped], rollouts: Sequence[Rollout], target: Target) -> str:
-    """Why nothing could be trained, most likely cause first."""
-    counts = Counter((drop.what, drop.reason.value) for drop in dropped)
-    lines = [f"nothing to train on in {steps} step{'s' if steps > 1 else ''} in a row; what was dropped:"]
-    lines += [f"  {count} x {what}: {reason}" for (what, reason), count in counts.most_common(5)]
-    failed = [e for r in rollouts for e in r.events if isinstance(e, Failure) and e.stage == "evaluator"]
-    if failed:
-        lines.append(f"evaluators failed {len(failed)} times, such as: {failed[0].error_type}: {failed[0].message}")
-    rewards = [r.rewards.get(name) for r in rollouts for name in target.reward_names]
-    known = [value for value in rewards if value is not None]
-    if known and min(known) == max(known):
-        names = ", ".join(target.reward_names)
-        lines.append(f"every reward ({names}) of the last step is {known[0]:g}")
-    if not rollouts:
-        return "\n".join([*lines, "check the records: two different completions of one context, one of them preferred"])
-    lines.append(
-        "check in this order: the evaluator (a known good answer must score highest), then the task's difficulty, then more "
-        "generations or a higher temperature"
-    )
-    return "\n".join(lines)
 
 
 def by_reason(rows: Mapping[str, int]) -> list[dict[str, Any]]:

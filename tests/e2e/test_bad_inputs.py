@@ -85,7 +85,7 @@ def report(folder):
         ("eval.evaluators.score.mode=nan", 4, "expected a finite number"),
         ("eval.evaluators.score.mode=text", 4, "found '0.5'"),
         ("eval.evaluators.score.mode=huge", 4, "expected a finite number (of at most 1e+18)"),
-        ("eval.evaluators.score.mode=constant", 4, "every reward (score) of the last step is 1"),
+        ("eval.evaluators.score.mode=constant", 4, "score is 1 for all 12 scored rollouts of the last step"),
     ],
 )  # fmt: skip
 def test_components_that_fail_end_the_run_with_a_report(folder, capsys, override, code, said):
