@@ -199,7 +199,7 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
         adapter=await parts.get_trainer_adapter(),
         validation=await evaluation(config, parts, data.validation, "validation", finetuning.validation),
         target=parts.target,
-        best=best_scores(parts.target, evaluators),
+        best=await _best(parts),
     )
     return Run(store, finetuning, data.train, made, progress)
 
@@ -210,6 +210,11 @@ async def _rollouts(config: RunConfig, parts: Composition) -> RolloutSource:
     evaluators = {name: await parts.get_evaluator(name) for name in scores}
     service = RolloutService(workflow, evaluators, rollout_settings(config), enter_rollout=parts.enter_rollout)
     return RolloutSource(service, await parts.get_trajectory_builder())
+
+
+async def _best(parts: Composition) -> dict[str, float]:
+    """The best score of each trained reward, where its evaluator knows it."""
+    return best_scores(parts.target, {name: await parts.get_evaluator(name) for name in parts.target.reward_names})
 
 
 async def load_data(config: RunConfig, parts: Composition) -> DataSets:
@@ -326,7 +331,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
         {
             "references": references,
             "notes": notes,
-            "best": best_scores(parts.target, {n: await parts.get_evaluator(n) for n in parts.target.reward_names}),
+            "best": await _best(parts),
             "sets": {
                 name: {
                     "examples": len(examples),
