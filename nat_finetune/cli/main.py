@@ -19,6 +19,7 @@ from nat_finetune.cli.export import export
 from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.lock import lock
+from nat_finetune.cli.migrate import migrate
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
 from nat_finetune.cli.schema import schema
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command("run")(run)
 app.command("validate")(validate)
 app.command("list")(list_components)
+app.command("migrate")(migrate)
 app.command("lock")(lock)
 app.command("schema")(schema)
 app.command("explain")(explain)

@@ -1,6 +1,7 @@
 """From a YAML file to a checked `RunConfig`, or to all that is wrong with it, each problem with file, line and column.
 
 read        the file and its bases (`inherit`), YAML to nodes with places (`nodes`)
+migrate     a file of an older schema, in memory (`versions`)
 expand      `${VAR}` and `file://` in strings (`expand`)
 override    `-o path=value` (`overrides`)
 resolve     paths of inputs relative to the file that names them (`paths`)
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from nat_finetune.config import fit, inherit, overrides, paths, references, resolved
+from nat_finetune.config import fit, inherit, overrides, paths, references, resolved, versions
 from nat_finetune.config.expand import expand
 from nat_finetune.config.nodes import Node, dotted, place, walk
 from nat_finetune.config.problems import find, from_pydantic
@@ -65,13 +66,15 @@ def load_config(
     """
     environment = os.environ if environment is None else environment
     source = inherit.read(Path(path), environment)
-    tree, problems = _overridden(expand(source.tree, environment), overrides, environment, registry)
+    current, changes = versions.migrated(source.tree)
+    tree, problems = _overridden(expand(current, environment), overrides, environment, registry)
     tree = paths.resolve(tree, list(spots(tree, registry)))
     problems += [
         place(replace(node.problem, key=dotted(where)), node.mark) for where, node in walk(tree) if node.problem is not None
     ]
     version, notes = _version(tree)
     problems += version
+    notes += changes
     config: RunConfig | None = None
     try:
         config = RunConfig.read(tree.plain(), registry)
@@ -97,7 +100,9 @@ def _overridden(
 def _version(tree: Node) -> tuple[list[Problem], list[str]]:
     node = tree.mapping.get("config_version")
     if node is None or node.value is None:
-        note = f"config_version is absent: read as a NeMo Agent Toolkit config; write `config_version: {CONFIG_VERSION}`"
+        note = (
+            "config_version is absent: read as a NeMo Agent Toolkit config; `nat-finetune migrate` writes it as one of today's"
+        )
         return [], [note]
     if isinstance(node.value, int) and not isinstance(node.value, bool) and node.value != CONFIG_VERSION:
         message = f"config_version {node.value} is not known, this version of nat-finetune knows {CONFIG_VERSION}"

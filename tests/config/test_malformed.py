@@ -64,14 +64,18 @@ CASES = [
             ("1:32", "functions.f.lm", "unknown key 'lm'", "did you mean 'llm'?"),
         ],
     ),
-    ("NAT section", "general: {use_uvloop: true}\n", [("1:1", "general", "a NAT key that nat-finetune does not", "")]),
+    (
+        "NAT section",
+        "config_version: 1\ngeneral: {use_uvloop: true}\n",
+        [("2:1", "general", "a NAT key that nat-finetune does not", "")],
+    ),
     ("NAT section memory", "memory: {}\n", [("1:1", "memory", "a NAT key that nat-finetune does not support", "")]),
     (
         "NAT key in eval.general",
-        "eval: {general: {profiler: {}, output_dir: x}}\n",
+        "config_version: 1\neval: {general: {profiler: {}, output_dir: x}}\n",
         [
-            ("1:18", "eval.general.profiler", "a NAT key that nat-finetune does not support", ""),
-            ("1:32", "eval.general.output_dir", "a NAT key", "finetuning.output_dir says where"),
+            ("2:18", "eval.general.profiler", "a NAT key that nat-finetune does not support", ""),
+            ("2:32", "eval.general.output_dir", "a NAT key", "finetuning.output_dir says where"),
         ],
     ),
     (

@@ -1,0 +1,187 @@
+"""Versions of the config schema, and how a file of an older one becomes one of today's: a list of edits, each with its reason.
+
+    0   NeMo Agent Toolkit's own schema (1.9): a file without `config_version`
+    1   this one
+
+The same edits are made in memory when an older file is loaded (`migrated`) and in its text by `nat-finetune migrate`
+(`config.rewrite`). A further version is a further entry of `MIGRATIONS`, with a test and an entry in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nat_finetune.config.nodes import Node, dotted
+from nat_finetune.config.schema import CONFIG_VERSION
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A key that goes."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: removed: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A key that gets a value; the mappings above it are made where they are missing."""
+
+    path: Path
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{dotted(self.path)}: {self.value}: {self.reason}"
+
+
+Edit = Remove | Put
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """From one version to the next."""
+
+    source: int
+    summary: str
+    edits: Callable[[Mapping[str, Any]], Iterator[Edit]]
+
+
+def _from_nat(config: Mapping[str, Any]) -> Iterator[Edit]:
+    """NAT 1.9: what has another place here goes there; what has no part in finetuning, or what NAT ignores itself, goes."""
+    for path, reason in _WITHOUT_A_PART.items():
+        if _at(config, path) is not None:
+            yield Remove(path, reason)
+    for section in ("trajectory_builders", "trainers"):
+        for name, entry in _entries(config, section):
+            if "reward" in entry:
+                yield Remove((section, name, "reward"), "NAT overwrites it with finetuning.reward_function")
+    for name, entry in _entries(config, "llms"):
+        yield from _llm(("llms", name), entry)
+    yield from _validation(config)
+
+
+_RUN_FOLDER = "a run's files go into its run folder, below finetuning.output_dir"
+_SERVING = "it is about serving and observing, which have no part in finetuning"
+_WITHOUT_A_PART: dict[Path, str] = {
+    ("general",): _SERVING,
+    ("telemetry",): _SERVING,
+    ("front_end",): _SERVING,
+    ("logging",): _SERVING,
+    ("profiler",): _SERVING,
+    ("eval", "general", "profiler"): _SERVING,
+    ("eval", "general", "workflow_alias"): _SERVING,
+    ("eval", "general", "per_input_user_id"): _SERVING,
+    ("eval", "general", "output_dir"): _RUN_FOLDER,
+    ("eval", "general", "output"): _RUN_FOLDER,
+    ("eval", "general", "validate_llm_endpoints"): "endpoints are asked before anything is paid for in any case",
+}
+
+
+def _llm(path: Path, entry: Mapping[str, Any]) -> Iterator[Edit]:
+    """NAT forwards keys that it does not know to the endpoint, and `nim` is `openai` at NVIDIA's address."""
+    key = "type" if "_type" not in entry else "_type"
+    if entry.get(key) == "nim":
+        yield Put((*path, key), "openai", "`nim` speaks OpenAI's protocol")
+        if "base_url" not in entry:
+            yield Put((*path, "base_url"), "https://integrate.api.nvidia.com/v1", "NAT's default for `nim`")
+        if "api_key" not in entry:
+            yield Put((*path, "api_key"), "${NVIDIA_API_KEY}", "NAT's default for `nim`")
+    if entry.get(key) in ("nim", "openai"):
+        for name in ("top_logprobs",):
+            if name in entry:
+                yield Remove((*path, name), "NAT forwards it to the endpoint")
+                yield Put((*path, "extra_body", name), entry[name], "keys for the endpoint stand in extra_body")
+
+
+def _validation(config: Mapping[str, Any]) -> Iterator[Edit]:
+    """What NAT keeps in `run_configuration` and fills from its command line."""
+    given = _at(config, ("finetuning", "run_configuration"))
+    if not isinstance(given, Mapping):
+        return
+    yield Remove(("finetuning", "run_configuration"), "NAT fills it from its command line; datasets have keys of their own")
+    file, dataset = given.get("validation_dataset"), _at(config, ("eval", "general", "dataset"))
+    if file is not None:
+        kind = dataset.get("_type", "json") if isinstance(dataset, Mapping) else "json"
+        path = ("finetuning", "validation", "dataset")
+        yield Put((*path, "_type"), kind, "of the same kind as the training examples")
+        yield Put((*path, "file_path"), file, "was run_configuration.validation_dataset")
+        if given.get("validation_interval") is not None:
+            at = ("finetuning", "validation", "interval")
+            yield Put(at, given["validation_interval"], "was run_configuration.validation_interval")
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration(0, "NeMo Agent Toolkit's schema", _from_nat),)
+
+
+def version_of(config: Mapping[str, Any]) -> Any:
+    """The version that a file says it has; 0 where it says none."""
+    found = config.get("config_version")
+    return 0 if found is None else found
+
+
+def edits_to_current(config: Mapping[str, Any]) -> list[Edit]:
+    """What makes today's config of an older one; nothing for today's, and for a version that is not known."""
+    version = version_of(config)
+    if type(version) is not int or not 0 <= version < CONFIG_VERSION:
+        return []
+    found: list[Edit] = [Put(("config_version",), CONFIG_VERSION, "the schema that this file is written for")]
+    for migration in MIGRATIONS[version:]:
+        found += migration.edits(config)
+    return found
+
+
+def migrated(tree: Node) -> tuple[Node, list[str]]:
+    """An older file's tree as today's, with a note for each change but that of the version."""
+    if not isinstance(tree.value, dict):
+        return tree, []
+    edits = [edit for edit in edits_to_current(tree.plain()) if edit.path != ("config_version",)]
+    for edit in edits:
+        tree = _edited(tree, edit.path, edit)
+    return tree, [str(edit) for edit in edits]
+
+
+def _edited(node: Node, path: Path, edit: Edit) -> Node:
+    key, rest = path[0], path[1:]
+    entries = dict(node.mapping)
+    if not rest and isinstance(edit, Remove):
+        entries.pop(key, None)
+    elif not rest and isinstance(edit, Put):
+        old = entries.get(key, node)
+        entries[key] = replace(_node(edit.value, old), key_mark=old.key_mark or node.mark)
+    else:
+        child = entries.get(key, Node({}, node.mark, node.key_mark or node.mark))
+        entries[key] = _edited(child, rest, edit)
+    return replace(node, value=entries)
+
+
+def _node(value: Any, near: Node) -> Node:
+    """Plain data as a tree that stands where `near` does."""
+    if isinstance(value, Mapping):
+        return Node({key: _node(item, near) for key, item in value.items()}, near.mark, near.mark)
+    return Node([_node(item, near) for item in value] if isinstance(value, list) else value, near.mark)
+
+
+def _at(config: Mapping[str, Any], path: Path) -> Any:
+    """What stands at a path, None where nothing does."""
+    found: Any = config
+    for key in path:
+        if not isinstance(found, Mapping):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _entries(config: Mapping[str, Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The entries of a section that are mappings."""
+    found = config.get(section)
+    for name, entry in found.items() if isinstance(found, Mapping) else ():
+        if isinstance(entry, Mapping):
+            yield name, entry

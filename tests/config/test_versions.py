@@ -1,0 +1,215 @@
+"""Older configs: NAT's become today's, in memory and in the file, with comments and order kept and nothing lost unseen."""
+
+import types
+
+import pytest
+
+from nat_finetune.cli.main import main
+from nat_finetune.config.component import EvaluatorBaseConfig, FunctionBaseConfig, FunctionRef, LLMRef
+from nat_finetune.config.load import load_config
+from nat_finetune.config.nodes import parse
+from nat_finetune.config.rewrite import rewrite
+from nat_finetune.config.schema import CONFIG_VERSION
+from nat_finetune.config.to_local import to_local
+from nat_finetune.config.versions import MIGRATIONS, Put, Remove, edits_to_current, migrated
+from nat_finetune.errors import ConfigError
+from nat_finetune.registry import Registry, register_evaluator, register_function
+from tests.source_tree import ROOT
+
+NAT = ROOT / "tests" / "fixtures" / "nat"
+NEMO, ART = (NAT / "nemo_customizer.yml").read_text(), (NAT / "openpipe_art.yml").read_text()
+
+
+class TheirMove(FunctionBaseConfig, name="they_choose_move"):
+    """Proposes scored moves."""
+
+    llm: LLMRef
+
+    def candidate_steps(self):
+        return frozenset({"dpo_candidate_move"})
+
+
+class TheirGame(FunctionBaseConfig, name="they_play"):
+    """Plays by a function."""
+
+    player: FunctionRef
+
+
+class TheirWholeGame(FunctionBaseConfig, name="they_play_whole"):
+    """Plays by a model."""
+
+    llm: LLMRef
+
+
+class TheirScore(EvaluatorBaseConfig, name="they_score"):
+    """Scores."""
+
+
+def their_components():
+    module = types.ModuleType("theirs")
+    for config in (TheirMove, TheirGame, TheirWholeGame, TheirScore):
+        register = register_evaluator if issubclass(config, EvaluatorBaseConfig) else register_function
+
+        @register(config_type=config)
+        async def make(config, builder):
+            yield None
+
+        setattr(module, config.__name__, make)
+    registry = Registry.installed()
+    registry.add_module(module, origin="theirs 1.0")
+    return registry
+
+
+def plain(text):
+    return parse(text, "config.yml").plain()
+
+
+def test_every_version_has_its_migration():
+    assert [migration.source for migration in MIGRATIONS] == list(range(CONFIG_VERSION))
+
+
+@pytest.mark.parametrize("text", [NEMO, ART], ids=["nemo", "art"])
+def test_memory_and_text_are_changed_alike(text):
+    in_memory, notes = migrated(parse(text, "config.yml"))
+    assert notes
+    written = plain(rewrite(text, edits_to_current(plain(text))))
+    assert written == {**in_memory.plain(), "config_version": 1}
+    assert edits_to_current(written) == []
+
+
+def test_what_nat_keeps_elsewhere():
+    config = plain(rewrite(ART, edits_to_current(plain(ART))))
+    assert config["llms"]["openpipe_llm"]["extra_body"] == {"top_logprobs": 1}
+    assert config["finetuning"]["validation"] == {"dataset": {"_type": "json", "file_path": "held_out.json"}, "interval": 2}
+    config = plain(rewrite(NEMO, edits_to_current(plain(NEMO))))
+    assert "general" not in config
+    assert config["eval"]["general"].keys() == {"max_concurrency", "dataset"}
+    assert config["llms"]["training_llm"]["_type"] == "openai"
+    assert config["llms"]["training_llm"]["base_url"].startswith("https://")
+
+
+def test_todays_config_is_left_alone(tmp_path, capsys):
+    path = tmp_path / "config.yml"
+    text = (ROOT / "configs" / "dpo_tic_tac_toe.yml").read_text()
+    path.write_text(text)
+    assert main(["migrate", str(path)]) == 0
+    assert path.read_text() == text
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_comments_order_and_quotes_stay():
+    text = "# head\nllms:\n  # why\n  m: {_type: 'local', model: \"a\"}  # which\nfinetuning:\n  seed: 0x10  # hex\n"
+    assert rewrite(text, edits_to_current(plain(text))) == text.replace("# head\n", "# head\nconfig_version: 1\n")
+
+
+def test_edits_reach_where_nothing_was():
+    assert plain(rewrite("a: 1\n", [Put(("b", "c", "d"), [2], ""), Remove(("a",), "")])) == {"b": {"c": {"d": [2]}}}
+
+
+def test_a_nat_file_loads_with_a_note_for_each_change(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text("general: {}\ntrainers: {t: {_type: on_policy_trainer, reward: {name: x}}}\n")
+    notes = load_config(path, registry=Registry.installed()).notes
+    assert "config_version is absent" in notes[0]
+    assert [note.partition(": removed")[0] for note in notes[1:]] == ["general", "trainers.t.reward"]
+
+
+@pytest.mark.parametrize("key", ["general", "trainers.t.reward"])
+def test_todays_files_have_no_such_keys(tmp_path, key):
+    path = tmp_path / "config.yml"
+    text = {"general": "general: {}\n", "trainers.t.reward": "trainers: {t: {_type: on_policy_trainer, reward: {name: x}}}\n"}
+    path.write_text("config_version: 1\n" + text[key])
+    with pytest.raises(ConfigError, match="NAT key that nat-finetune does not support"):
+        load_config(path, registry=Registry.installed())
+
+
+# -------------------------------------------------------------------------------------------------------------- --to local
+
+
+@pytest.mark.parametrize("name", ["nemo_customizer", "openpipe_art"])
+def test_nats_examples_validate_as_local_ones(tmp_path, name):
+    path = tmp_path / "config.yml"
+    assert main(["migrate", str(NAT / f"{name}.yml"), "--to", "local", "--output", str(path)]) == 0
+    loaded = load_config(path, registry=their_components(), environment={"MODEL": "./model"})
+    assert loaded.notes == ()
+    assert loaded.config.finetuning.enabled
+
+
+def test_customizer_settings_have_local_equivalents():
+    adapter = to_local(plain(NEMO)).edits[0]
+    assert adapter.value == {
+        "_type": "local_trainer_adapter",
+        "algorithm": {"name": "dpo", "beta": 0.2, "loss": "sigmoid_norm", "sft_loss_weight": 0.1},
+        "learning_rate": 5e-5,
+        "epochs": 5,
+        "batch_size": 8,
+    }
+    trainer = to_local(plain(NEMO)).edits[1]
+    assert trainer.value == {"_type": "preference_trainer", "num_runs": 2, "deduplicate_pairs": True}
+
+
+def test_nats_defaults_are_kept_where_nothing_is_set():
+    config = plain(NEMO)
+    del config["trainer_adapters"]["customizer"]["hyperparameters"]
+    adapter = to_local(config).edits[0].value
+    assert (adapter["learning_rate"], adapter["epochs"], adapter["batch_size"]) == (5e-5, 3, 4)
+    assert adapter["algorithm"] == {"name": "dpo", "beta": 0.1}
+
+
+def test_art_settings_have_local_equivalents():
+    made = to_local(plain(ART))
+    adapter, builder, trainer, llm = [edit.value for edit in made.edits]
+    assert adapter["algorithm"] == {"name": "grpo", "kl_coefficient": 0.1}
+    assert (adapter["learning_rate"], adapter["weight_decay"]) == (1e-6, 0.01)
+    assert builder["num_generations"] == 4
+    assert trainer == {"_type": "on_policy_trainer"}
+    assert llm == {"_type": "local", "model": "Qwen/Qwen2.5-3B-Instruct", "temperature": 0.4}
+
+
+@pytest.mark.parametrize(("text", "lost"), [(NEMO, "deploy_on_completion"), (ART, "backend.engine_args")])
+def test_what_has_no_equivalent_is_listed(text, lost):
+    assert any(lost in line for line in to_local(plain(text)).without_equivalent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c["finetuning"].update(trainer_adapter="nope"), "no entry 'nope'"),
+        (lambda c: c["trainer_adapters"].update(customizer={"_type": "local_trainer_adapter"}), "replaces a remote adapter"),
+        (lambda c: c["trainer_adapters"]["customizer"]["hyperparameters"].update(training_type="sft"), "training_type"),
+        (lambda c: c.pop("llms"), "llms has no entry"),
+    ],
+)
+def test_what_can_not_be_local_is_refused(change, said):
+    config = plain(NEMO)
+    change(config)
+    with pytest.raises(ConfigError, match=said):
+        to_local(config)
+
+
+# --------------------------------------------------------------------------------------------------------------------- CLI
+
+
+def test_check_changes_nothing(tmp_path, capsys):
+    path = tmp_path / "config.yml"
+    path.write_text(ART)
+    assert main(["migrate", "--check", str(path)]) == 1
+    assert path.read_text() == ART
+    assert "changes to make" in capsys.readouterr().out
+
+
+def test_a_model_of_ones_own(tmp_path):
+    path = tmp_path / "config.yml"
+    path.write_text(NEMO)
+    assert main(["migrate", str(path), "--to", "local", "--model", "owner/name"]) == 0
+    assert plain(path.read_text())["llms"]["training_llm"]["model"] == "owner/name"
+    assert [file.name for file in tmp_path.iterdir()] == ["config.yml"]
+
+
+@pytest.mark.parametrize("arguments", [["{here}", "--model", "x"], ["nowhere.yml"], ["{list}"], ["{bad}"]])
+def test_bad_arguments(tmp_path, arguments):
+    files = {"here": ART, "list": "- a\n", "bad": "a: [\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert main(["migrate", *(a.format(**{name: tmp_path / name for name in files}) for a in arguments)]) == 2
+    assert all((tmp_path / name).read_text() == text for name, text in files.items())
