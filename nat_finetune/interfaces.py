@@ -308,6 +308,14 @@ class Built:
     dropped: tuple[Dropped, ...]
 
 
+@runtime_checkable
+class WarningBuilder(Protocol):
+    """A trajectory builder that can tell from what it made that something is likely wrong."""
+
+    def warnings(self, built: Built) -> list[str]:
+        """Sentences for console and report, each said once in a run: no figures in them."""
+
+
 class TrainingRun(Protocol):
     """What a trainer orders: each method persists its result before it returns, and returns the persisted one on resume."""
 

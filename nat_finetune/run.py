@@ -26,7 +26,7 @@ from nat_finetune.data.selection import SelectionRules, select_pairs
 from nat_finetune.data.worth import length_warning, worth_of
 from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
 from nat_finetune.evaluate import PolicyEvaluation
-from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder
+from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder, WarningBuilder
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
 from nat_finetune.report.metrics import drop_counts, failure_message, rollout_metrics, sampled_tokens
@@ -191,7 +191,11 @@ class Run:
             skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
             if skipped:
                 self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
-        return Built(step, tuple(items), tuple(dropped))
+        built = Built(step, tuple(items), tuple(dropped))
+        if isinstance(self._parts.builder, WarningBuilder):
+            for text in self._parts.builder.warnings(built):
+                self._warn_once(text)
+        return built
 
     async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:
         """Apply the trainer's filters; an empty collection is an outcome of its own, and ends the training when it repeats.
@@ -221,7 +225,7 @@ class Run:
             self.policy = result.policy
         self._account(collection, left_out)
         self._metrics |= {
-            "kept": len(collection.items) - len(left_out),
+            "kept": len(collection.items) - sum(drop.what != "trajectory" for drop in left_out),
             "dropped": drop_counts([*collection.dropped, *left_out]),
             "segments": self._segments(collection),
             "update": dict(result.metrics) if result else None,
@@ -279,9 +283,13 @@ class Run:
         worth = worth_of(selected, seed=derive_seed(seed, "lengths"), confidence=self._config.confidence)
         self._metrics["preferences"] = asdict(worth)
         warning = length_warning(worth.lengths) if worth.lengths is not None else None
-        if warning is not None and warning not in self.state.warnings:
-            self.warn(warning)
+        if warning is not None:
+            self._warn_once(warning)
         return selected.pairs, selected.dropped
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self.state.warnings:
+            self.warn(text)
 
     def _plan(self, total: int, *, signal_steps: int) -> None:
         """Say how many steps there are, and how many of them without signal are a whole epoch."""

@@ -352,7 +352,14 @@ class Turn:
     temperature: float
     """The sampling temperature: the trainer's logprobs are taken at the same one."""
     credit: float | None = None
-    """Return of this turn under per-turn credit; None: the rollout's outcome pays every turn."""
+    """Return of this turn under per-turn or shaped credit; None: the rollout's outcome pays it."""
+    state: int | None = None
+    """What the turn is compared with under such credit: turns of the group in the same state; None: those of the same index."""
+
+    @property
+    def cell(self) -> tuple[str, int]:
+        """Turns of a group with equal cells are compared."""
+        return ("index", self.index) if self.state is None else ("state", self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +393,8 @@ class Trajectory:
     rewards: Mapping[str, float | None]
     """The trained rewards, conditions applied; None is unknown."""
     policy_version: int | None = None
+    trained: bool = True
+    """False: it is compared with the others of its group, and its own tokens are masked (a truncated rollout)."""
 
     @property
     def trainable_tokens(self) -> int:
@@ -544,6 +553,8 @@ class DropReason(StrEnum):
     """Work of an attempt that was retried."""
     BAD_RECORD = "bad_record"
     """A row of a preference file that can't be understood; the detail names file, line and reason."""
+    TRUNCATED = "truncated"
+    """A call of the rollout was cut off by `max_tokens`, and the config leaves such rollouts out or masks them."""
     TOO_LONG = "too_long"
     """Longer than the trainer's limit; never cut silently."""
 

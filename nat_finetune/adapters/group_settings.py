@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -88,6 +88,23 @@ class PolicyGradientConfig(Section):
         if not chosen["overlong_buffer_share"]:
             chosen["overlong_buffer_share"] = None
         return Preset(**chosen)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every choice that has an effect, for people to read."""
+        chosen = self.preset()
+        shown = {"name": self.name, **_as_dict(chosen)}
+        hidden = [
+            *(["clip_low", "clip_high", "dual_clip", "ratio_cap", "ratio"] if chosen.surrogate == "reinforce" else []),
+            *(["eps"] if chosen.scale == "none" and not chosen.batch_norm else []),
+            *(["kl_estimator", "kl_gradient"] if not chosen.kl_coefficient else []),
+            *(["overlong_buffer_share", "overlong_penalty"] if chosen.overlong_buffer_share is None else []),
+            *([] if chosen.dual_clip is not None else ["dual_clip"]),
+            *([] if chosen.ratio_cap is not None else ["ratio_cap"]),
+        ]
+        shown |= {"length_limit": self.length_limit} if self.length_limit is not None else {}
+        if self.importance is not None:
+            shown["importance"] = f"{self.importance.mode} from {self.importance.low:g} to {self.importance.high:g}"
+        return {name: value for name, value in shown.items() if name not in hidden}
 
     def settings(self) -> PolicyGradientSettings:
         """All of this, as the local backend wants it."""

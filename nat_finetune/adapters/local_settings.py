@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,10 @@ class PreferenceConfig(Section):
     def strength(self) -> float:
         """beta, by whichever name it was given."""
         return next((value for value in (self.beta, self.ref_policy_kl_penalty) if value is not None), 0.1)
+
+    def resolved(self) -> dict[str, Any]:
+        """Every choice, for people to read."""
+        return {"name": self.name, "beta": self.strength, **self.model_dump(exclude={"name", "beta", "ref_policy_kl_penalty"})}
 
     def settings(self) -> PreferenceSettings:
         """All of this, as the local backend wants it."""
@@ -128,6 +132,10 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     def takes(self) -> frozenset[ItemKind]:
         """Pairs for `name: dpo`, else groups."""
         return frozenset(["pair" if isinstance(self.algorithm, PreferenceConfig) else "group"])
+
+    def resolved_algorithm(self) -> dict[str, Any]:
+        """The preset with what replaces its choices; DPO's knobs as they are."""
+        return self.algorithm.resolved()
 
     def compares_rewards_apart(self) -> bool:
         """With `advantage: gdpo`."""

@@ -28,6 +28,7 @@ def run(
 ) -> None:
     """Finetune as the config says; the report goes into the run folder."""
     from nat_finetune.cli.progress import reporter
+    from nat_finetune.config.fit import algorithm_line, resolved_algorithm
     from nat_finetune.config.load import load_config
     from nat_finetune.finetune import continued_run, finetune, new_run
     from nat_finetune.lock import check_lock, keep_lock
@@ -51,8 +52,10 @@ def run(
         store = new_run(loaded, output_dir)
         if locked:
             asyncio.run(keep_lock(store.folder / "config.yml", registry))
+    chosen = resolved_algorithm(loaded.config)
+    update = [algorithm_line(chosen)] if chosen else []
     with reporter(as_json=json) as progress:
-        progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": list(loaded.notes)})
+        progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": [*loaded.notes, *update]})
         try:
             asyncio.run(finetune(loaded, registry, store, progress))
         except KeyboardInterrupt:

@@ -27,6 +27,8 @@ class Checked:
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    """Every choice of the update, presets resolved."""
 
 
 def validate(
@@ -73,6 +75,7 @@ def _declared(names: list[str]) -> dict[str, str]:
 
 
 def _check(path: Path, overrides: list[str], registry: Registry, environment: Mapping[str, str], *, locked: bool) -> Checked:
+    from nat_finetune.config.fit import resolved_algorithm
     from nat_finetune.config.load import load_config
     from nat_finetune.lock import check_lock
 
@@ -84,7 +87,7 @@ def _check(path: Path, overrides: list[str], registry: Registry, environment: Ma
         return Checked(problems=list(error.problems))
     except DataError as error:  # a locked dataset is read
         return Checked(problems=[Problem(str(error), file=str(path))])
-    return Checked(notes=list(loaded.notes))
+    return Checked(notes=list(loaded.notes), algorithm=resolved_algorithm(loaded.config))
 
 
 def _json(found: Mapping[str, Checked]) -> str:
@@ -93,9 +96,13 @@ def _json(found: Mapping[str, Checked]) -> str:
 
 
 def _print(path: str, checked: Checked) -> None:
+    from nat_finetune.config.fit import algorithm_line
+
     for problem in checked.problems:
         print(problem)
     for note in checked.notes:
         print(f"{path}: note: {note}")
+    if checked.algorithm:
+        print(f"{path}: {algorithm_line(checked.algorithm)}")
     count = len(checked.problems)
     print(f"{path}: ok" if not count else f"{path}: {count} problem{'s' if count > 1 else ''}")

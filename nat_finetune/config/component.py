@@ -171,6 +171,10 @@ class TrainerAdapterConfig(ComponentConfig):
         """Kinds of items that it can train on, under this config."""
         raise TypeError(f"{type(self).__name__} must say which items it takes")
 
+    def resolved_algorithm(self) -> dict[str, Any]:
+        """Every choice of the update, named sets of choices resolved; empty where there is none to show."""
+        return {}
+
     def compares_rewards_apart(self) -> bool:
         """Whether each reward gets an advantage of its own (GDPO) instead of their weighted sum getting one."""
         return False

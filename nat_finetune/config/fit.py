@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from nat_finetune.config.component import LLMBaseConfig, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from nat_finetune.config.schema import RunConfig
@@ -20,6 +21,26 @@ def check_fit(config: RunConfig) -> None:
     problems = misfits(config)
     if problems:
         raise ConfigError(problems)
+
+
+def resolved_algorithm(config: RunConfig) -> dict[str, Any]:
+    """Every choice of the update that `finetuning` names, presets resolved."""
+    adapter = _adapter(config)
+    return {} if adapter is None else adapter.resolved_algorithm()
+
+
+def algorithm_line(chosen: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    shown = ", ".join(f"{name} {_shown(value)}" for name, value in chosen.items() if name != "name")
+    return f"{chosen.get('name', 'algorithm')}: {shown}"
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def misfits(config: RunConfig) -> list[Problem]:

@@ -48,22 +48,24 @@ def _unusable(rollout: Rollout, target: Target) -> Dropped | None:
 def _group(example_id: ExampleId, trajectories: Sequence[Trajectory], target: Target) -> Group | Dropped:
     if len(trajectories) < 2:
         return Dropped("group", DropReason.TOO_FEW_ROLLOUTS, f"{len(trajectories)} usable", example_id)
+    if not any(trajectory.trained for trajectory in trajectories):
+        return Dropped("group", DropReason.TRUNCATED, "every rollout", example_id)
     if is_flat(trajectories, target):
         return Dropped("group", DropReason.FLAT_GROUP, "", example_id)
     return Group(example_id, tuple(trajectories))
 
 
 def is_flat(trajectories: Sequence[Trajectory], target: Target) -> bool:
-    """Whether nothing differs (max == min, exactly): no reward that is compared, nor the known credit of any turn index.
+    """Whether nothing differs (max == min, exactly): no reward that is compared, nor the known credit of turns that are.
 
     Under GDPO every reward must be equal: sums can tie where the rewards do not.
     """
     if spread([trajectory.rewards for trajectory in trajectories], target) > 0:
         return False
-    by_turn: dict[int, set[float]] = {}
+    by_turn: dict[tuple[str, int], set[float]] = {}
     for trajectory in trajectories:
         for segment in trajectory.segments:
             for turn in segment.turns:
                 if turn.credit is not None:  # without credit the outcome pays, and that is equal
-                    by_turn.setdefault(turn.index, set()).add(turn.credit)
+                    by_turn.setdefault(turn.cell, set()).add(turn.credit)
     return all(len(credits) == 1 for credits in by_turn.values())

@@ -29,6 +29,9 @@ CONTEXT: Bucket = ("masked", "context")
 ZERO_ADVANTAGE: Bucket = ("masked", "zero_advantage")
 """Sampled tokens of a flat group: nothing in it differs, so nothing pulls."""
 
+TRUNCATED: Bucket = ("masked", "truncated")
+"""Sampled tokens of a rollout that `max_tokens` cut off: compared with others, not trained."""
+
 _ORDER = {"trained": 0, "masked": 1, "dropped": 2}
 _WHOLE = ("rollout", "trajectory")
 
@@ -97,6 +100,9 @@ class _Fate:
         self._target = target
         self._trained = set(_trained_calls(collection, dropped_later))
         everything = [*collection.dropped, *dropped_later]
+        self._compared = {
+            t.rollout_id for item in collection.items if isinstance(item, Group) for t in item.trajectories if not t.trained
+        }
         self._by_call = dict(_drops_of_calls(everything))
         self._by_rollout = {d.rollout_id: d.reason for d in everything if d.what in _WHOLE}
         self._by_example = {
@@ -113,7 +119,12 @@ class _Fate:
             reason = self._reason(rollout, call)
             if reason is None:
                 reason = DropReason.NOT_PAIRED if call.seq in scored else DropReason.NOT_A_CANDIDATE
-            yield call, ZERO_ADVANTAGE if reason is DropReason.FLAT_GROUP else _dropped(reason)
+            yield call, self._bucket(rollout, reason)
+
+    def _bucket(self, rollout: Rollout, reason: DropReason) -> Bucket:
+        if reason is DropReason.FLAT_GROUP:
+            return ZERO_ADVANTAGE
+        return TRUNCATED if reason is DropReason.TRUNCATED and rollout.rollout_id in self._compared else _dropped(reason)
 
     def _reason(self, rollout: Rollout, call: ModelCall) -> DropReason | None:
         """Why a call is not trained, the closest reason first."""
@@ -150,7 +161,7 @@ def _trained_calls(collection: Collection, dropped_later: Sequence[Dropped]) -> 
     for item in collection.items:
         if isinstance(item, Group):
             for trajectory in item.trajectories:
-                if trajectory.rollout_id not in rollouts:
+                if trajectory.trained and trajectory.rollout_id not in rollouts:
                     for segment in trajectory.segments:
                         yield from ((trajectory.rollout_id, turn.call_seq) for turn in segment.turns)
         elif isinstance(item, PreferencePair):

@@ -8,14 +8,18 @@ re-encoded from text.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal
 
 from nat_finetune.data.rewards import paid_rewards, weighted_sum
 from nat_finetune.types import (
     Dropped,
     DroppedWhat,
     DropReason,
+    FinishReason,
     ModelCall,
     RewardGiven,
     Rollout,
@@ -33,10 +37,17 @@ class Credit:
     per_turn: bool = False
     """False: the rollout's outcome pays every turn alike. True: a turn earns its step rewards and those that follow; one whose
     return is unknown has no credit, and the outcome pays it."""
+    shaped: bool = False
+    """True: a turn earns its own step rewards and the weighted outcome, and nothing of what follows."""
+    by_state: bool = False
+    """Whether a turn is compared with turns that had the same prompt, token for token, instead of the same index."""
     discount: float = 1.0
     """Weight of the next turn's return."""
     outcome_weight: float = 0.0
-    """How much of the rollout's reward is added to the last turn's, under per-turn credit."""
+    """How much of the rollout's reward is added: to the last turn's under per-turn credit, to each turn's under shaped."""
+    truncated: Literal["keep", "mask", "drop"] = "keep"
+    """What becomes of a rollout one of whose trained calls `max_tokens` cut off: trained; compared with the others of its group
+    but not trained itself; or left out."""
 
 
 @dataclass(slots=True)
@@ -71,7 +82,8 @@ def build_trajectory(rollout: Rollout, target: Target, credit: Credit) -> Iterat
     for call in rollout.model_calls:
         if call.seq not in chosen:
             yield _dropped(rollout, "call", DropReason.OUTSIDE_TARGET, call.seq)
-    problem = _problem(kept)
+    cut = credit.truncated != "keep" and is_truncated(kept)
+    problem = _problem(kept) or (DropReason.TRUNCATED if cut and credit.truncated == "drop" else None)
     if problem is not None:
         yield _dropped(rollout, "trajectory", problem)
         return
@@ -80,10 +92,16 @@ def build_trajectory(rollout: Rollout, target: Target, credit: Credit) -> Iterat
     yield Trajectory(
         rollout_id=rollout.rollout_id,
         example_id=rollout.example_id,
-        segments=tuple(_segments(kept, credits)),
+        segments=tuple(_segments(kept, credits, by_state=credit.by_state)),
         rewards=rewards,
         policy_version=rollout.policy_version,
+        trained=not cut,
     )
+
+
+def is_truncated(calls: Iterable[ModelCall]) -> bool:
+    """Whether `max_tokens` or the context cut one of the calls off."""
+    return any(call.finish_reason is FinishReason.LENGTH for call in calls)
 
 
 def _problem(calls: list[ModelCall]) -> DropReason | None:
@@ -96,7 +114,7 @@ def _problem(calls: list[ModelCall]) -> DropReason | None:
     return None
 
 
-def _segments(calls: list[ModelCall], credits: Mapping[int, float]) -> Iterator[Segment]:
+def _segments(calls: list[ModelCall], credits: Mapping[int, float], *, by_state: bool) -> Iterator[Segment]:
     segments: list[_Open] = []
     for index, call in enumerate(calls):
         prompt, sampled, logprobs = call.prompt_ids or (), call.completion_ids or (), call.logprobs or ()
@@ -121,6 +139,7 @@ def _segments(calls: list[ModelCall], credits: Mapping[int, float]) -> Iterator[
                 finish_reason=call.finish_reason,
                 temperature=call.sampling.temperature,
                 credit=credits.get(call.seq),
+                state=_state(prompt) if by_state else None,
             )
         )
     for done in segments:
@@ -145,7 +164,7 @@ def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit, outco
     The last turn's reward also holds what the workflow paid for the rollout as a whole, and the weighted outcome. A turn that
     was paid nothing is unknown, not 0: else a reply that ends the rollout before it is judged would earn more than a bad one.
     """
-    if not credit.per_turn:
+    if not (credit.per_turn or credit.shaped):
         return {}
     paid: dict[int | None, list[float | None]] = {}
     for event in rollout.events:
@@ -159,8 +178,17 @@ def _credits(rollout: Rollout, calls: Sequence[ModelCall], credit: Credit, outco
         following = _return(step, weight, following)
         if following is not None:
             returns[call.seq] = following
-        weight, whole = credit.discount, []
+        whole = []
+        if credit.shaped:
+            following = outcome
+        else:
+            weight = credit.discount
     return returns
+
+
+def _state(prompt: Sequence[int]) -> int:
+    """A number for a prompt: the same in every process."""
+    return int.from_bytes(sha256(array("q", prompt).tobytes()).digest()[:7], "big")
 
 
 def _return(step: float | None, weight: float, following: float | None) -> float | None:

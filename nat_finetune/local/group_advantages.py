@@ -17,7 +17,7 @@ from nat_finetune.algorithms.presets import Preset
 from nat_finetune.data.rewards import weighted_sum
 from nat_finetune.errors import DataError
 from nat_finetune.local.ranks import gather_rows, rank
-from nat_finetune.types import RewardTerm, Trajectory
+from nat_finetune.types import RewardTerm, Trajectory, Turn
 
 OVERLONG = "overlong_penalty"
 _RANK = 2**32
@@ -69,7 +69,7 @@ def advantages_of_turns(
     if any(turn.credit is not None for _, turn in turns):
         credits_N = torch.tensor([math.nan if turn.credit is None else turn.credit for _, turn in turns], dtype=torch.float64)
         of_turns = _of_turns(
-            credits_N, torch.tensor([turn.index for _, turn in turns]), rows_N + mine.start, ids_B, outcomes, preset
+            credits_N, torch.tensor([_cell(turn) for _, turn in turns]), rows_N + mine.start, ids_B, outcomes, preset
         )
         shares = {}
     else:
@@ -165,6 +165,11 @@ def _shares(names: Sequence[str], outcomes: _Outcomes) -> dict[str, float]:
     if len(names) < 2 or not bool(sizes_K.sum() > 0):
         return {}
     return dict(zip(names, (sizes_K / sizes_K.sum()).tolist(), strict=True))
+
+
+def _cell(turn: Turn) -> int:
+    """A number for what the turn is compared with: indices are below 0, so that no state meets one."""
+    return -1 - turn.index if turn.state is None else turn.state
 
 
 def _reward(trajectory: Trajectory, name: str) -> float:

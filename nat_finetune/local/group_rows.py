@@ -51,7 +51,7 @@ def encode_groups(
     max_length: int | None,
     policy_version: int,
 ) -> GroupRows:
-    """Rows of all groups; advantages are relative to whole groups, also where a member is dropped as too long.
+    """Rows of all groups; advantages are relative to whole groups, also where a member is masked or too long.
 
     Args:
         groups: trajectories with sampler's logprobs.
@@ -70,6 +70,9 @@ def encode_groups(
     advantages = advantages_of_turns(trajectories, group_ids, preset, terms=rewards, length_limit=length_limit)
     kept, dropped = [], []
     for trajectory, by_turn in zip(trajectories, advantages.by_turn, strict=True):
+        if not trajectory.trained:
+            dropped.append(_masked(trajectory))
+            continue
         longest = max(len(segment.token_ids) for segment in trajectory.segments)
         if max_length is not None and longest > max_length:
             dropped.append(_too_long(trajectory, longest, max_length))
@@ -127,6 +130,10 @@ def _temperature(turn: Turn, trajectory: Trajectory) -> float:
             )
         )
     return turn.temperature
+
+
+def _masked(trajectory: Trajectory) -> Dropped:
+    return Dropped("trajectory", DropReason.TRUNCATED, "compared, not trained", trajectory.example_id, trajectory.rollout_id)
 
 
 def _too_long(trajectory: Trajectory, length: int, limit: int) -> Dropped:

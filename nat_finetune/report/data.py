@@ -13,6 +13,7 @@ from typing import Any
 from nat_finetune import __version__
 from nat_finetune.best import describe_choice, validated
 from nat_finetune.compose import target_of
+from nat_finetune.config.fit import resolved_algorithm
 from nat_finetune.config.load import LoadedConfig
 from nat_finetune.data.intervals import paired_gain
 from nat_finetune.data.seeds import derive_seed
@@ -20,6 +21,7 @@ from nat_finetune.report.diagnosis import plateaus
 from nat_finetune.report.examples import example_rollouts
 from nat_finetune.report.metrics import by_reason
 from nat_finetune.report.preferences import preferences_account
+from nat_finetune.report.segments import segments_account
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import Estimate, EvalResult
 
@@ -53,6 +55,7 @@ def build_report(
         "confidence": config.finetuning.confidence,
         "seconds": {**state.seconds, "total": sum(state.seconds.values()) or None},
         "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
+        "algorithm": resolved_algorithm(config),
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
         "data": {**data.get("sets", {}), "notes": data.get("notes", [])},
         "metrics": metrics,
@@ -164,6 +167,7 @@ def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str
         skipped = sum(1 for step in steps if not step.get("update"))
         if skipped:
             lines.append(f"{skipped:,} steps had nothing to train on and made no update")
+        lines += segments_account(steps)
         lines += preferences_account(steps)
     unknown = [name for name, row in metrics.items() if row["after"] and row["after"]["mean"] is None]
     lines += [f"{name} is unknown on every test example" for name in unknown]

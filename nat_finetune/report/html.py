@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from nat_finetune.config.fit import algorithm_line
 from nat_finetune.report.plots import Point, comparison, curve
 from nat_finetune.report.rewards import reward_rows
 from nat_finetune.report.transcripts import as_json, cut, shown_turns
@@ -46,6 +47,7 @@ def render(report: Mapping[str, Any]) -> str:
         whole_share=total([row["share"] for row in report["ledger"]["rows"]]),
         rewards=list(dict.fromkeys(name for step in report["steps"] for name in step["reward"])),
         reward_rows=reward_rows(report["steps"], report["target"]["reward"]),
+        algorithm_line=algorithm_line,
         facts=facts(report["environment"]),
         transcripts=[{**rollout, "turns": shown_turns(rollout["turns"])} for rollout in report["examples"]],
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nat_finetune.data.trajectories import is_truncated, target_calls
 from nat_finetune.report.rewards import reward_figures
 from nat_finetune.types import Cause, Dropped, Rollout, Target
 
@@ -21,11 +22,15 @@ def drop_counts(dropped: Sequence[Dropped]) -> dict[str, int]:
 
 
 def rollout_metrics(rollouts: Sequence[Rollout], target: Target) -> dict[str, Any]:
-    """Rollouts, failures, rewards (`report.rewards.reward_figures`) and tokens of a step."""
+    """Rollouts, failures, rewards (`report.rewards.reward_figures`) and tokens of a step.
+
+    `truncated` counts rollouts one of whose trained calls `max_tokens` cut off.
+    """
     finals = [rollout for rollout in rollouts if "~" not in rollout.rollout_id]
     return {
         "rollouts": len(finals),
         "retried": len(rollouts) - len(finals),
+        "truncated": sum(is_truncated(target_calls(rollout, target)) for rollout in finals),
         "failed": _failures(finals),
         "reward": reward_figures(finals, target),
         "tokens": {"sampled": sum(sampled_tokens(rollout) for rollout in rollouts)},

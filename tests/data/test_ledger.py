@@ -116,6 +116,24 @@ def test_what_the_backend_left_out_is_not_trained():
     }
 
 
+def test_what_is_compared_and_not_trained_is_masked():
+    cut = replace(call(0), finish_reason=FinishReason.LENGTH)
+    rollouts = [
+        Rollout(name, 1, 0, 0, (made,), rewards={"outcome": o}) for name, o, made in (("a", 1.0, call(0)), ("b", 0.0, cut))
+    ]
+
+    def masking(made):
+        return build_groups(made, TARGET, Credit(truncated="mask"))
+
+    def dropping(made):
+        return build_groups(made, TARGET, Credit(truncated="drop"))
+
+    late = [Dropped("trajectory", DropReason.TRUNCATED, "", 1, "b")]
+    rows = account(rollouts, masking, late)
+    assert (rows["trained", None], rows["masked", "truncated"]) == ((1, 2), (1, 2))
+    assert account(rollouts, dropping)["dropped", "truncated"] == (1, 2)
+
+
 def test_a_call_is_trained_while_one_of_its_pairs_is():
     events = (call(0), call(1), call(2), candidate(4, 0, 1.0), candidate(5, 1, 0.5), candidate(6, 2, 0.0))
     rollouts = [Rollout("a", 1, 0, 0, events)]

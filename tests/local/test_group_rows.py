@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nat_finetune.algorithms.presets import PRESETS
 from nat_finetune.errors import ConfigError, DataError
@@ -114,3 +117,44 @@ def test_segments_of_one_rollout_count_as_one_item():
     encoded = encode(Group(1, (joined, first)))
     assert encoded.items == [[(0,), (1,)], [(2,)]]
     assert encoded.rollout_tokens.tolist() == [3, 3, 1]
+
+
+def test_a_masked_rollout_is_compared_and_not_trained():
+    whole = group_of([1.0, 0.0, 5.0])
+    members = (*whole.trajectories[:2], replace(whole.trajectories[2], trained=False))
+    encoded = encode(replace(whole, trajectories=members))
+    assert [row[2] for row in by_row(encoded, "advantages")] == [-1, -2]
+    assert [(d.what, d.reason, d.rollout_id) for d in encoded.dropped] == [("trajectory", DropReason.TRUNCATED, "1-2")]
+
+
+credit_values = st.one_of(st.none(), st.sampled_from([0.0, 0.5, 2.0]))
+shapes = st.lists(
+    st.tuples(st.sampled_from([0.0, 1.0]), st.lists(credit_values, min_size=1, max_size=4)), min_size=2, max_size=4
+)
+
+
+@given(shapes, st.booleans())
+def test_every_trainable_token_of_a_rollout_carries_the_credit_of_its_turn(shape, by_state):
+    """Against the definition: compared with the known credits of its cell if these are two or more, else the outcome."""
+    states = [[7 * (index % 2) for index, _ in enumerate(credits)] for _, credits in shape]
+    members = []
+    for number, (reward, credits) in enumerate(shape):
+        segments = []
+        for index, credit in enumerate(credits):
+            size = 1 + index
+            turn = Turn(index, 1, 1 + size, index, FinishReason.STOP, 1.0, credit, states[number][index] if by_state else None)
+            segments.append(Segment((5, *[6] * size), (0, *[1] * size), (0.0, *[-1.0] * size), (turn,)))
+        members.append(Trajectory(f"r{number}", 1, tuple(segments), {REWARD: reward}, 0))
+    rows = iter(by_row(encode(Group(1, tuple(members))), "advantages"))
+    outcomes = [reward for reward, _ in shape]
+    for number, (reward, credits) in enumerate(shape):
+        for index, credit in enumerate(credits):
+            cell = [
+                other
+                for n, (_, theirs) in enumerate(shape)
+                for i, other in enumerate(theirs)
+                if other is not None and (states[n][i] == states[number][index] if by_state else i == index)
+            ]
+            alone = credit is None or len(cell) < 2
+            wanted = reward - fmean(outcomes) if alone else credit - fmean(cell)
+            assert next(rows) == [0, *[pytest.approx(wanted, abs=1e-6)] * (1 + index)]
