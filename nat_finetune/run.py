@@ -186,14 +186,14 @@ class Run:
                     dropped.append(made)
                 else:
                     items.append(made)
+        built = Built(step, tuple(items), tuple(dropped))
         if isinstance(source, RecordSource):
             self._metrics["records"] = source.about()
             skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
             if skipped:
                 self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
-        built = Built(step, tuple(items), tuple(dropped))
-        if isinstance(self._parts.builder, WarningBuilder):
-            for text in self._parts.builder.warnings(built):
+        elif isinstance(source.builder, WarningBuilder):
+            for text in source.builder.warnings(built):
                 self._warn_once(text)
         return built
 
