@@ -56,6 +56,10 @@ BUILT_IN_MODULES = (
     "nat_finetune.builders.preference",
     "nat_finetune.adapters.local",
     "nat_finetune.evaluators.exact_match",
+    "nat_finetune.evaluators.json_schema",
+    "nat_finetune.evaluators.numeric_match",
+    "nat_finetune.evaluators.python",
+    "nat_finetune.evaluators.regex",
     "nat_finetune.trainers.on_policy",
     "nat_finetune.trainers.preference",
 )

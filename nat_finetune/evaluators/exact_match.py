@@ -1,17 +1,17 @@
-"""`exact_match`: 1 where the workflow's output is the example's known answer, else 0."""
+"""`exact_match`: 1 where the workflow's answer is the example's known one, else 0."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
-from nat_finetune.config.component import EvaluatorBaseConfig
+from nat_finetune.evaluators.sources import AnswerEvaluator, TargetEvaluatorConfig
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
-from nat_finetune.types import Example, Rollout
 
 
-class ExactMatchConfig(EvaluatorBaseConfig, name="exact_match"):
-    """1 where the output equals the answer, as texts without surrounding white space; unknown where there is no answer."""
+class ExactMatchConfig(TargetEvaluatorConfig, name="exact_match"):
+    """1 where the answer equals the known one, as texts without surrounding white space; unknown where none is known."""
 
     ignore_case: bool = False
     """Whether upper and lower case count as the same."""
@@ -25,9 +25,7 @@ async def exact_match(config: ExactMatchConfig, builder: Builder) -> AsyncIterat
         shown = str(value).strip()
         return shown.casefold() if config.ignore_case else shown
 
-    async def evaluate(example: Example, rollout: Rollout) -> float | None:
-        if example.target is None:
-            return None
-        return 0.0 if rollout.output is None else float(text(rollout.output) == text(example.target))
+    def score(answer: Any, target: Any) -> float:
+        return float(text(answer) == text(target))
 
-    yield evaluate
+    yield AnswerEvaluator(config.answer_from, score, target_from=config.target_from)

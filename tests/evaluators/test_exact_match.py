@@ -3,7 +3,7 @@
 import pytest
 
 from nat_finetune.evaluators.exact_match import ExactMatchConfig, exact_match
-from nat_finetune.types import Example, Rollout
+from nat_finetune.types import Example, Rollout, Score
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,5 @@ from nat_finetune.types import Example, Rollout
 )
 async def test_scores(output, target, ignore_case, score):
     async for evaluate in exact_match(ExactMatchConfig(ignore_case=ignore_case), None):
-        assert await evaluate(Example(1, "x", target), Rollout("r", 1, 0, 0, (), output=output)) == score
+        said = await evaluate(Example(1, "x", target), Rollout("r", 1, 0, 0, (), output=output))
+        assert (said.value if isinstance(said, Score) else said) == score
