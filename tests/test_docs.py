@@ -11,6 +11,7 @@ import yaml
 from nat_finetune import errors
 from nat_finetune.algorithms.presets import PRESETS, Preset
 from nat_finetune.config.component import Section
+from nat_finetune.config.shape import spellings
 from nat_finetune.registry import Registry
 from nat_finetune.types import DropReason
 from tests.source_tree import ROOT
@@ -110,10 +111,10 @@ def keys():
         kind = todo.pop()
         todo += kind.__subclasses__()
         if kind.__module__.startswith("nat_finetune."):
-            yield from ((kind.__name__, key) for key in kind.model_fields)
+            yield from ((kind.__name__, spellings(kind, key)[0]) for key in kind.model_fields)
 
 
 def test_every_key_is_explained():
-    pages = "".join(page_named(f"docs/{name}.md") for name in ("config", "algorithms", "preferences"))
+    pages = "".join(page_named(f"docs/{name}.md") for name in ("config", "algorithms", "evaluators", "preferences"))
     missing = [f"{name}.{key}" for name, key in keys() if not re.search(rf"[`{{. ]{key}[`.:}},]", pages)]
     assert missing == []
