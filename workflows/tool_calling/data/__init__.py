@@ -1,0 +1,1 @@
+"""Requests (`train.jsonl`, `validation.jsonl`, `test.jsonl`), written by `make_data.py`."""

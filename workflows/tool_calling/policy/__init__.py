@@ -1,0 +1,1 @@
+"""The shipped policy `builtin:tool-calling`, written by `build_policy.py`."""
