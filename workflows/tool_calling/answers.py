@@ -14,22 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from nat_finetune_workflows.tool_calling.tools import Call
 
 _FORMAT = re.compile(r"\s*(?:<think>[^<>]*</think>\s*)?<call>\s*(\{.*\})\s*</call>\s*", re.DOTALL)
 _NAMES, _ARGUMENTS = ("name", "tool"), ("arguments", "parameters")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What was made of a text."""
-
-    call: Call | None
-    """None: it calls nothing."""
-    well_formed: bool
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -46,9 +36,9 @@ def _no_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant)
 
 
-def read_answer(text: str) -> Answer:
-    """Both questions at once."""
-    return Answer(call=next(_calls(text), None), well_formed=is_well_formed(text))
+def read_call(text: str) -> Call | None:
+    """What the answer calls, however it is written; None where it calls nothing."""
+    return next(_calls(text), None)
 
 
 def is_well_formed(text: str) -> bool:

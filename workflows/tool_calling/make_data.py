@@ -18,14 +18,26 @@ SEED = 20261201
 SHARES = {"train": 0.5, "validation": 0.15, "test": 0.35}
 WORDINGS_SHOWN = {"train": 2, "validation": 1, "test": 1}
 WORDINGS: Mapping[str, tuple[str, ...]] = {
-    "set_light": ("make the {room} light {colour}", "turn the light in the {room} {colour}", "{colour} light in the {room} please"),
-    "set_heating": ("heat the {room} to {degrees}", "set the heating in the {room} to {degrees}", "{degrees} degrees in the {room} please"),
+    "set_light": (
+        "make the {room} light {colour}",
+        "turn the light in the {room} {colour}",
+        "{colour} light in the {room} please",
+    ),
+    "set_heating": (
+        "heat the {room} to {degrees}",
+        "set the heating in the {room} to {degrees}",
+        "{degrees} degrees in the {room} please",
+    ),
     "play_music": ("play {genre} in the {room}", "put on some {genre} in the {room}", "{genre} in the {room} please"),
-    "book_table": ("book a table for {guests} on {day}", "reserve a table on {day} for {guests}", "table for {guests} on {day} please"),
+    "book_table": (
+        "book a table for {guests} on {day}",
+        "reserve a table on {day} for {guests}",
+        "table for {guests} on {day} please",
+    ),
     "remind": ("remind {person} on {day}", "send {person} a reminder on {day}", "{day} reminder for {person} please"),
     "call_person": ("call {person}", "phone {person} please", "get {person} on the phone"),
     "get_weather": ("how is the weather on {day}", "weather on {day} please", "tell me the weather on {day}"),
-}  # fmt: skip
+}
 
 
 def split(seed: int) -> dict[str, list[Call]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from nat_finetune_workflows.tool_calling.answers import canonical_text, read_answer
+from nat_finetune_workflows.tool_calling.answers import canonical_text, is_well_formed, read_call
 from nat_finetune_workflows.tool_calling.tools import Call, same_value
 from nat_finetune_workflows.tool_calling.workflow import CallFunction
 from pydantic import Field, model_validator
@@ -14,7 +14,7 @@ from nat_finetune.config.component import EvaluatorBaseConfig, FunctionRef
 from nat_finetune.errors import ConfigError, DataError
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
-from nat_finetune.types import Cause, Example, Rollout
+from nat_finetune.types import Cause, Example, Rollout, ScoreRange
 
 _NAME, _ARGUMENTS, _VALUES = 2, 1, 3
 """Points for the tool, for the names of its arguments, and for their values."""
@@ -92,54 +92,51 @@ def wanted_call(example: Example) -> Call:
         raise DataError(f"example {example.id!r}: its answer is no call: {error}") from None
 
 
+class AnswerEvaluator:
+    """Grades the text of an answer; unknown where the infrastructure left none."""
+
+    def __init__(self, grade: Callable[[Example, str], float], score_range: ScoreRange) -> None:
+        self._grade = grade
+        self.score_range = score_range
+
+    async def __call__(self, example: Example, rollout: Rollout) -> float | None:
+        """The grade."""
+        text = answer_text(rollout)
+        return None if text is None else self._grade(example, text)
+
+
 @register_evaluator(config_type=ToolFormatConfig)
 async def tool_format(config: ToolFormatConfig, builder: Builder) -> AsyncIterator[Evaluator]:
     """Make the evaluator."""
-
-    async def evaluate(example: Example, rollout: Rollout) -> float | None:
-        text = answer_text(rollout)
-        return None if text is None else float(read_answer(text).well_formed)
-
-    yield evaluate
+    yield AnswerEvaluator(lambda _, text: float(is_well_formed(text)), ScoreRange(0.0, 1.0))
 
 
 @register_evaluator(config_type=ToolCorrectnessConfig)
 async def tool_correctness(config: ToolCorrectnessConfig, builder: Builder) -> AsyncIterator[Evaluator]:
     """Make the evaluator."""
 
-    async def evaluate(example: Example, rollout: Rollout) -> float | None:
-        text, wanted = answer_text(rollout), wanted_call(example)
-        if text is None:
-            return None
-        return config.low + (config.high - config.low) * correctness(read_answer(text).call, wanted)
+    def grade(example: Example, text: str) -> float:
+        return config.low + (config.high - config.low) * correctness(read_call(text), wanted_call(example))
 
-    yield evaluate
+    yield AnswerEvaluator(grade, ScoreRange(config.low, config.high))
 
 
 @register_evaluator(config_type=ToolLengthConfig)
 async def tool_length(config: ToolLengthConfig, builder: Builder) -> AsyncIterator[Evaluator]:
     """Make the evaluator."""
-
-    async def evaluate(example: Example, rollout: Rollout) -> float | None:
-        text = answer_text(rollout)
-        return None if text is None else float(len(text) <= config.at_most)
-
-    yield evaluate
+    yield AnswerEvaluator(lambda _, text: float(len(text) <= config.at_most), ScoreRange(0.0, 1.0))
 
 
-class ExactCallEvaluator:
-    """Whether a rollout's answer is the one best answer."""
-
-    async def __call__(self, example: Example, rollout: Rollout) -> float | None:
-        """1 where it is, white space apart."""
-        text, best = answer_text(rollout), canonical_text(wanted_call(example))
-        return None if text is None else float("".join(text.split()) == "".join(best.split()))
+def is_best(example: Example, text: str) -> float:
+    """1 where the answer is the one best answer, white space apart."""
+    return float("".join(text.split()) == "".join(canonical_text(wanted_call(example)).split()))
 
 
-class ExactCallProbability(ExactCallEvaluator):
-    """As `ExactCallEvaluator`, and exactly."""
+class ExactCallEvaluator(AnswerEvaluator):
+    """Also says exactly how probable the one best answer is."""
 
     def __init__(self, caller: CallFunction) -> None:
+        super().__init__(is_best, ScoreRange(0.0, 1.0))
         self._caller = caller
 
     async def evaluate_policy(self, examples: Sequence[Example]) -> list[float | None]:
@@ -156,7 +153,7 @@ async def tool_exact_call(config: ToolExactCallConfig, builder: Builder) -> Asyn
         ConfigError: the caller can't say how likely it makes an answer.
     """
     if not config.exact:
-        yield ExactCallEvaluator()
+        yield AnswerEvaluator(is_best, ScoreRange(0.0, 1.0))
         return
     caller = (await builder.get_function(config.caller)).inner  # type: ignore[attr-defined]
     if not isinstance(caller, CallFunction):
@@ -164,4 +161,4 @@ async def tool_exact_call(config: ToolExactCallConfig, builder: Builder) -> Asyn
             f"functions.{config.caller} can't say how likely it makes an answer, which exact evaluation needs; "
             "name a `_type: tool_call`, or set `exact: false`"
         )
-    yield ExactCallProbability(caller)
+    yield ExactCallEvaluator(caller)

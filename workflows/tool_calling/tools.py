@@ -16,7 +16,7 @@ VALUES: Mapping[str, tuple[str | int, ...]] = {
     "degrees": (16, 17, 18, 19, 20, 21, 22, 23),
     "genre": ("jazz", "rock", "folk", "blues", "soul", "pop", "techno", "opera"),
     "person": ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Ida"),
-    "day": ("today", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
+    "day": ("christmas", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"),
     "guests": (2, 3, 4, 5, 6, 7, 8, 9),
 }
 TOOLS: Mapping[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from nat_finetune_workflows.tool_calling.answers import read_answer
+from nat_finetune_workflows.tool_calling.answers import read_call
 from nat_finetune_workflows.tool_calling.prompts import Style, messages
 from nat_finetune_workflows.tool_calling.tools import problem_with
 
@@ -72,7 +72,7 @@ async def tool_calling(config: ToolCallingConfig, builder: Builder) -> AsyncIter
 
     async def run(example: Example) -> dict[str, Any]:
         text: str = await caller(str(example.input))
-        call = read_answer(text).call
+        call = read_call(text)
         if call is None:
             return {"text": text, "done": None}
         with tracing.tool(call.name, call.arguments) as used:
