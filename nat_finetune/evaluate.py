@@ -41,6 +41,7 @@ class PolicyEvaluation:
     def __init__(
         self,
         examples: Sequence[Example],
+        clusters: Mapping[str, str],
         evaluators: Mapping[str, Evaluator],
         workflow: TracedFunction | None,
         rollouts: RolloutSettings,
@@ -55,7 +56,7 @@ class PolicyEvaluation:
         self._rollouts = rollouts
         self._settings = settings
         self._enter_rollout = enter_rollout
-        self.clusters = {example_key(e.id): e.task_key or example_key(e.id) for e in self._examples}
+        self.clusters = dict(clusters)
 
     async def evaluate(self, policy: PolicyRef | None, *, on_done: Callable[[Rollout], None] = lambda _: None) -> EvalResult:
         """Score the policy as it is now.

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from nat_finetune.best import best_checkpoint
-from nat_finetune.compose import Composition, compose, record_dataset_of
+from nat_finetune.compose import Composition, compose
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
+from nat_finetune.data import manifest
 from nat_finetune.data.keys import examples_digest
-from nat_finetune.errors import BackendError, ConfigError, DataError, NatFinetuneError, OutputError, Problem
+from nat_finetune.data.splits import SIDES
+from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
+from nat_finetune.holdout import DataSets, load_data, load_held_out
 from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
 from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
@@ -30,15 +33,6 @@ from nat_finetune.types import EvalResult, Example, PolicyRef
 
 Checkpoint = Literal["best", "last"]
 """Of a run: the one that its validation set chose (the last one where nothing chooses), or the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class DataSets:
-    """The examples of a run, by what they are for."""
-
-    train: list[Example]
-    validation: list[Example]
-    test: list[Example]
 
 
 def new_run(loaded: LoadedConfig, output_dir: Path | None = None) -> RunStore:
@@ -91,12 +85,10 @@ async def evaluate_config(
     """
     config = loaded.config
     settings = config.finetuning.test if split == "test" else config.finetuning.validation
-    if settings is None:
-        raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}", file=str(loaded.path)))
     async with compose(config, registry) as parts:
-        examples = await parts.load_examples(settings.dataset, f"finetuning.{split}.dataset")
+        examples, clusters = await load_held_out(config, parts, split, _kept(RunStore(run)) if run is not None else None)
         policy = await _policy_of(config, parts, run, checkpoint)
-        measured = await evaluation(config, parts, examples, split, settings)
+        measured = await evaluation(config, parts, examples, split, settings, clusters)
         if measured is None:
             raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
         return await measured.evaluate(policy)
@@ -142,6 +134,12 @@ async def _policy_of(config: RunConfig, parts: Composition, run: Path | None, wh
     return policy
 
 
+def _kept(store: RunStore) -> manifest.Manifest | None:
+    """Which example is where in a run that was begun before; None where its examples are not parts of one dataset."""
+    split = store.read_json(manifest.NAME)
+    return None if split is None else manifest.Manifest.from_dict(split)
+
+
 async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> dict[str, Any]:
     """Run the config in `store`'s folder, from the beginning or from where it stopped; returns the report.
 
@@ -174,12 +172,18 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
     config = loaded.config
     began = time.monotonic()
     async with compose(config, registry) as parts:
-        data = await load_data(config, parts)
+        data = await load_data(config, parts, _kept(store))
+        if data.manifest is not None:
+            store.write_json(manifest.NAME, data.manifest.to_dict())
         run = await _make_run(config, parts, store, data, progress)
         run.resume()
+        for warning in data.warnings:
+            if warning not in run.state.warnings:
+                run.warn(warning)
         run.state.seconds["load"] = run.state.seconds.get("load", 0.0) + time.monotonic() - began
-        test = await evaluation(config, parts, data.test, "test", config.finetuning.test)
+        test = await evaluation(config, parts, data.test, "test", config.finetuning.test, data.clusters["test"])
         if run.state.steps_done == 0:
+            store.dropped.extend({"step": None, **asdict(drop)} for drop in data.dropped)
             await _measure(run, store, test, "test-before", progress)
             await run.validate(0)
         await _describe(config, parts, store, data)
@@ -197,7 +201,9 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
     made = Parts(
         source=await parts.get_records() or await _rollouts(config, parts),
         adapter=await parts.get_trainer_adapter(),
-        validation=await evaluation(config, parts, data.validation, "validation", finetuning.validation),
+        validation=await evaluation(
+            config, parts, data.validation, "validation", finetuning.validation, data.clusters["validation"]
+        ),
         target=parts.target,
         best=await _best(parts),
     )
@@ -217,45 +223,6 @@ async def _best(parts: Composition) -> dict[str, float]:
     return best_scores(parts.target, {name: await parts.get_evaluator(name) for name in parts.target.reward_names})
 
 
-async def load_data(config: RunConfig, parts: Composition) -> DataSets:
-    """Read all datasets of examples that the config names; there are none to train on where the builder reads records.
-
-    Raises:
-        DataError: one is empty or can't be read, or a task stands on both sides of a split.
-    """
-    finetuning = config.finetuning
-    examples, on_records = config.eval.general.dataset, record_dataset_of(config) is not None
-    if examples is None and not on_records:
-        raise ConfigError(Problem("a run needs examples to train on", key="eval.general.dataset"))
-    data = DataSets(
-        train=[] if examples is None or on_records else await parts.load_examples(examples, "eval.general.dataset"),
-        validation=await _held_out(parts, finetuning.validation, "finetuning.validation.dataset"),
-        test=await _held_out(parts, finetuning.test, "finetuning.test.dataset"),
-    )
-    _check_leaks("eval.general.dataset", data.train, "finetuning.validation.dataset", data.validation)
-    _check_leaks("eval.general.dataset", data.train, "finetuning.test.dataset", data.test)
-    _check_leaks("finetuning.validation.dataset", data.validation, "finetuning.test.dataset", data.test)
-    return data
-
-
-async def _held_out(parts: Composition, settings: EvaluationConfig | None, key: str) -> list[Example]:
-    return [] if settings is None else await parts.load_examples(settings.dataset, key)
-
-
-def _check_leaks(name: str, examples: Sequence[Example], other_name: str, others: Sequence[Example]) -> None:
-    """Refuse the same task, or the same input, on both sides: what is measured there would not be held out."""
-    inputs = {repr(example.input): example for example in examples}
-    tasks = {example.task_key: example for example in examples if example.task_key is not None}
-    pairs = [(tasks.get(o.task_key or "") or inputs.get(repr(o.input)), o) for o in others]
-    leaks = [(mine, other) for mine, other in pairs if mine is not None]
-    if leaks:
-        shown = ", ".join(f"{mine.id!r} and {other.id!r}" for mine, other in leaks[:5])
-        raise DataError(
-            f"{len(leaks)} of {len(others)} examples of {other_name} have the task or the input of an example of {name} "
-            f"({shown}): what is measured on them is not held out; remove them from one side"
-        )
-
-
 def rollout_settings(config: RunConfig) -> RolloutSettings:
     """How rollouts run under this config."""
     finetuning: FinetuningConfig = config.finetuning
@@ -273,8 +240,9 @@ async def evaluation(
     examples: list[Example],
     split: Any,
     settings: EvaluationConfig | None,
+    clusters: Mapping[str, str],
 ) -> PolicyEvaluation | None:
-    """An evaluation on held-out examples; None where the config names none."""
+    """An evaluation on held-out examples, with their clusters by example key; None where the config names none."""
     if settings is None:
         return None
     names = settings.names(parts.target.reward_names or tuple(config.eval.evaluators))
@@ -282,6 +250,7 @@ async def evaluation(
     finetuning = config.finetuning
     return PolicyEvaluation(
         examples,
+        clusters,
         evaluators,
         await parts.get_workflow(),
         rollout_settings(config),
@@ -305,7 +274,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
     """Keep what the report needs to know of data and model, while both are at hand."""
     held_out = data.test or data.validation
     references: dict[str, dict[str, float]] = {}
-    notes: list[str] = []
+    notes = list(data.notes)
     for name in config.eval.evaluators:
         evaluator = await parts.get_evaluator(name)
         if isinstance(evaluator, ReferencedEvaluator) and held_out:
@@ -325,17 +294,19 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
                 "dtype": str(policy.dtype).removeprefix("torch."),
             },
         )
-    sets = {"train": data.train, "validation": data.validation, "test": data.test}
+    sets = {side: data.of(side) for side in SIDES}
     store.write_json(
         "data.json",
         {
             "references": references,
             "notes": notes,
             "best": await _best(parts),
+            "leaks": data.leaks,
+            "dropped": data.dropped,
             "sets": {
                 name: {
                     "examples": len(examples),
-                    "clusters": len({e.task_key or repr(e.id) for e in examples}),
+                    "clusters": len(set(data.clusters[name].values())),
                     "hash": examples_digest(examples),
                 }
                 for name, examples in sets.items()

@@ -21,6 +21,7 @@ LAYERS: tuple[set[str], ...] = (
         "live",
         "records",
         "schedule",
+        "holdout",
         "best",
         "run",
         "selection",

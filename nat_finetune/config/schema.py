@@ -20,6 +20,7 @@ from nat_finetune.config.component import (
     EvalDatasetBaseConfig,
     EvaluatorBaseConfig,
     EvaluatorRef,
+    FilePath,
     FunctionBaseConfig,
     LLMBaseConfig,
     LLMRef,
@@ -157,7 +158,8 @@ class WeightedRewardConfig(Section):
 class EvaluationConfig(Section):
     """`finetuning.test`: held-out examples, evaluated once before and once after training."""
 
-    dataset: AnyDataset
+    dataset: AnyDataset | None = None
+    """Null: the share that `finetuning.split` takes of `eval.general.dataset`."""
     metrics: list[EvaluatorRef] | None = Field(None, min_length=1)
     """Evaluators to report; null: the reward function, or all evaluators where there is none."""
     generations: int = Field(1, ge=1)
@@ -197,6 +199,31 @@ class ValidationConfig(EvaluationConfig):
         return names if self.select is None or self.select in names else (*names, self.select)
 
 
+class SplitConfig(Section):
+    """`finetuning.split`: held-out parts of `eval.general.dataset`, and what counts as a leak."""
+
+    validation: float = Field(0.0, ge=0, lt=1)
+    """Share of the examples."""
+    test: float = Field(0.0, ge=0, lt=1)
+    """Share of the examples."""
+    by: Literal["near_duplicates", "task_key"] = "near_duplicates"
+    """What belongs together: equal task keys and equal inputs; of rows without a task key also near-duplicates."""
+    threshold: float = Field(0.5, gt=0, le=1)
+    """Similarity from which two inputs are near-duplicates (docs/config.md)."""
+    manifest: FilePath | None = None
+    """`split.json` of an earlier run: its examples keep their sides."""
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        if self.validation + self.test >= 1:
+            raise PydanticCustomError("shares", "validation and test leave nothing to train on")
+        if self.by == "task_key" and "threshold" in self.model_fields_set:
+            raise PydanticCustomError("ignored", "threshold would be ignored: by: task_key compares no texts")
+        if self.manifest is not None and not self.validation + self.test:
+            raise PydanticCustomError("ignored", "manifest would be ignored: neither validation nor test has a share")
+        return self
+
+
 class FinetuningConfig(Section):
     """`finetuning`: the block that ties a run together."""
 
@@ -231,6 +258,10 @@ class FinetuningConfig(Section):
     """Steps in a row without anything to train on that end the run."""
     validation: ValidationConfig | None = None
     test: EvaluationConfig | None = None
+    split: SplitConfig | None = None
+    """Parts of `eval.general.dataset` in place of datasets of their own."""
+    allow_leakage: bool = False
+    """Go on where held-out examples leak into training; the report says so."""
     seed: int = Field(0, ge=0, lt=2**63)
     deterministic: bool = False
     """Same seed, same bits (on CPU), also across a resume; slower."""
@@ -242,6 +273,29 @@ class FinetuningConfig(Section):
     """Checkpoints to keep, the newest ones; the best one (`validation.select`) is always kept."""
     confidence: float = Field(0.95, gt=0, lt=1)
     """Level of all intervals in the report."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_is_evaluated(cls, data: Any) -> Any:
+        """A share is held out to be evaluated: `validation` and `test` may be left out where there is one."""
+        split = data.get("split") if isinstance(data, Mapping) else None
+        if not isinstance(split, Mapping):
+            return data
+        return {**data, **{side: {} for side in ("validation", "test") if split.get(side) and data.get(side) is None}}
+
+    @model_validator(mode="after")
+    def _held_out_once(self) -> Self:
+        """Held-out examples come from a dataset of their own or from the split."""
+        split = self.split or SplitConfig()
+        for side, settings, share in (("validation", self.validation, split.validation), ("test", self.test, split.test)):
+            if settings is not None and (settings.dataset is None) == (not share):
+                found = "both a dataset and a share of the split" if share else "no dataset and no share of the split"
+                raise PydanticCustomError(
+                    "held_out",
+                    "{side} has {found}: give one, {side}.dataset or split.{side}",
+                    {"side": side, "found": found},
+                )
+        return self
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,13 @@ def build_report(
         "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
         "algorithm": resolved_algorithm(config),
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
-        "data": {**data.get("sets", {}), "notes": data.get("notes", [])},
+        "data": {**data.get("sets", {}), "notes": data.get("notes", []), "leaks": data.get("leaks", [])},
         "metrics": metrics,
         "steps": steps,
         "validations": validations(store),
         "checkpoint": describe_choice(store, config.finetuning),
         "ledger": ledger_table(state.ledger),
-        "dropped": by_reason(_sum_drops(steps)),
+        "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
         "account": account(steps, metrics),
         "warnings": [*state.warnings, *plateaus(steps, target.reward_names, data.get("best", {}))],
         "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
@@ -218,8 +219,9 @@ def _estimate(estimate: Estimate | None) -> dict[str, Any] | None:
     return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "n": estimate.n}
 
 
-def _sum_drops(steps: list[dict[str, Any]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _sum_drops(steps: list[dict[str, Any]], before: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Counts by `what/reason`: what was dropped before the first step, and in each."""
+    total = dict(Counter(f"{drop['what']}/{drop['reason']}" for drop in before))
     for step in steps:
         for key, count in step.get("dropped", {}).items():
             total[key] = total.get(key, 0) + count

@@ -63,7 +63,7 @@ BROKEN = [
     ("finetuning.target_functions", "choose_move"),
     ("finetuning.max_failure_rate", 1.1),
     ("finetuning.seed", -1),
-    ("finetuning.validation.dataset", REMOVED),
+    ("finetuning.validation.dataset", 7),
     ("finetuning.validation.interval", 0),
     ("finetuning.test.metrics", []),
     ("finetuning.confidence", 1.0),
