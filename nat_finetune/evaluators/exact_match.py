@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from nat_finetune.evaluators.sources import AnswerEvaluator, TargetEvaluatorConfig
+from nat_finetune.answers import AnswerEvaluator, TargetEvaluatorConfig
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
+from nat_finetune.answers import AnswerEvaluator, AnswerEvaluatorConfig
 from nat_finetune.config.component import FilePath
 from nat_finetune.errors import ConfigError, Problem
-from nat_finetune.evaluators.sources import AnswerEvaluator, AnswerEvaluatorConfig
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
 from nat_finetune.types import Score

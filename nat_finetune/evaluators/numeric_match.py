@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from nat_finetune.answers import AnswerEvaluator, TargetEvaluatorConfig
 from nat_finetune.errors import InfrastructureFailure, Stage
-from nat_finetune.evaluators.sources import AnswerEvaluator, TargetEvaluatorConfig
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
 from nat_finetune.types import Score

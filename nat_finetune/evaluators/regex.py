@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import regex as engine
 from pydantic import field_validator, model_validator
 
-from nat_finetune.evaluators.sources import AnswerEvaluator, TargetEvaluatorConfig
+from nat_finetune.answers import AnswerEvaluator, TargetEvaluatorConfig
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
 from nat_finetune.types import Score

@@ -1,0 +1,1 @@
+"""One question, one answer: the workflow that needs no code."""
