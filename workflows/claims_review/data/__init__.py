@@ -1,0 +1,1 @@
+"""Claims and reviewer records, written by `make_data.py`."""

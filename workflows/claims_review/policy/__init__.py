@@ -1,0 +1,1 @@
+"""The shipped policy `builtin:claims-review`, written by `build_policy.py`."""
