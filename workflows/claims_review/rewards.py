@@ -23,7 +23,7 @@ from nat_finetune.config.component import EvaluatorBaseConfig, FunctionRef
 from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, Evaluator
 from nat_finetune.registry import register_evaluator
-from nat_finetune.types import Example, FunctionCall, Rollout
+from nat_finetune.types import Example, FunctionCall, Rollout, ScoreRange
 
 MARKS: Mapping[str, Mark] = {
     "rubric": drafts.rubric,
@@ -64,6 +64,8 @@ def plan_solved(claim: Claim, plan: Plan) -> float:
 class PlanEvaluator:
     """The score of a rollout's plan; 0 for what is none."""
 
+    score_range = ScoreRange(0.0, 1.0)
+
     def __init__(self, planner: str, measure: Callable[[Claim, Plan], float]) -> None:
         self._planner = planner
         self._measure = measure
@@ -102,6 +104,8 @@ class ExactPlanEvaluator(PlanEvaluator):
 
 class DraftEvaluator:
     """The mark of a rollout's draft; 0 for what is none."""
+
+    score_range = ScoreRange(0.0, 1.0)
 
     def __init__(self, writer: str, mark: Mark) -> None:
         self._writer = writer
