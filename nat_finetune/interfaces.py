@@ -295,8 +295,9 @@ class Round:
 
     index: int
     passes: tuple[Step, ...]
+    warm_ups: tuple[Step, ...]
     updates: tuple[Step, ...]
-    """The first one has the number of the last pass: together they are a step."""
+    """The first update, or the first warm-up, has the number of the last pass: together they are a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,8 +323,14 @@ class TrainingRun(Protocol):
     def steps(self) -> AsyncIterator[Step]:
         """`num_epochs` passes over the examples, `examples_per_step` at a time; finished ones are left out on resume."""
 
-    def passes(self, count: int) -> AsyncIterator[Step]:
-        """`count` passes over all examples, one step each."""
+    def rounds(self, count: int, *, passes: int, warm_ups: int = 0) -> AsyncIterator[Round]:
+        """`count` rounds of `passes` over all examples and `num_epochs` updates each, `warm_ups` before those of the first."""
+
+    def pending(self, steps: Sequence[Step]) -> AsyncIterator[Step]:
+        """Those of a round's updates that are not done yet; none any more once the training has reached its end."""
+
+    def hold_reference(self) -> None:
+        """From now on preferences are held against the policy as it is now."""
 
     async def collect(self, step: Step) -> list[Rollout]:
         """Run the workflow on the step's examples under the current policy, and score the rollouts.

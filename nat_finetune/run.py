@@ -10,26 +10,27 @@ What a crash leaves behind decides what a resume does:
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from nat_finetune.best import best_checkpoint, patience_message
+from nat_finetune.collected import Collected, is_final, require_few_failures
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.merging import count_merges
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.selection import SelectionRules, select_pairs
 from nat_finetune.data.worth import length_warning, worth_of
-from nat_finetune.errors import NoTrainableSignal, RolloutFailureLimit
+from nat_finetune.errors import NoTrainableSignal
 from nat_finetune.evaluate import PolicyEvaluation
-from nat_finetune.interfaces import Built, Step, TrainerAdapter, TrajectoryBuilder, WarningBuilder
+from nat_finetune.interfaces import Built, Round, Step, TrainerAdapter, TrajectoryBuilder, WarningBuilder
+from nat_finetune.job import run_job
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
-from nat_finetune.report.metrics import drop_counts, failure_message, rollout_metrics, sampled_tokens
+from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
@@ -84,8 +85,7 @@ class Run:
         self.state = store.state()
         self.policy = self.state.policy or PolicyRef(llm=parts.target.llm, version=0)
         self._ledger = Ledger.from_dict(self.state.ledger)
-        self._pending: dict[int, list[Rollout]] = {}
-        self._superseded: list[Rollout] = []
+        self._collected = Collected(store)
         self._uncommitted: list[Rollout] = []
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}
@@ -100,11 +100,7 @@ class Run:
         store.dropped.truncate(state.dropped_offset)
         if state.checkpoint is not None:
             self._parts.adapter.load_state(store.checkpoint(state.checkpoint))
-        for step, rollout in store.rollouts(state.events_offset):
-            if rollout is None:
-                self._superseded += self._pending.pop(step, [])
-            else:
-                self._pending.setdefault(step, []).append(rollout)
+        self._collected.find(state.events_offset)
 
     # ------------------------------------------------------------------------------------------------- what trainers order
 
@@ -113,22 +109,33 @@ class Run:
         schedule = EpochSchedule(self._config, self._examples)
         self._plan(schedule.total, signal_steps=schedule.per_epoch)
         if self.state.steps_done:
-            await self.validate_if_due(schedule.step(self.state.steps_done - 1))
+            await self._look_again(schedule.step(self.state.steps_done - 1))
         for index in range(self.state.steps_done, schedule.total):
-            if self._exhausted or self.state.ended is not None:
+            if self._over:
                 return
             yield schedule.step(index)
 
-    async def passes(self, count: int) -> AsyncIterator[Step]:
-        """`count` passes over all examples, one step each; none where the update is in the checkpoint already."""
-        schedule = RoundSchedule(self._config, self._examples, passes=count, updates=1)
-        only = schedule.round(0)
+    async def rounds(self, count: int, *, passes: int, warm_ups: int = 0) -> AsyncIterator[Round]:
+        """`count` rounds of `passes` over the examples and `num_epochs` updates each, from the first that is not done."""
+        schedule = RoundSchedule(self._config, self._examples, passes=passes, rounds=count, warm_ups=warm_ups)
         self._plan(schedule.total, signal_steps=1)
-        if self.state.steps_done >= schedule.total:
-            await self.validate_if_due(only.updates[-1])
-            return
-        for step in (*only.passes[:-1], *only.updates):
-            yield step
+        for made in schedule.rounds():
+            if made.updates[-1].index < self.state.steps_done:
+                await self._look_again(made.updates[-1])
+            elif not self._over:
+                yield made
+
+    async def pending(self, steps: Sequence[Step]) -> AsyncIterator[Step]:
+        """Those of a round's updates that are not in the checkpoint; none any more once the training has reached its end."""
+        for step in steps:
+            if step.index < self.state.steps_done:
+                await self._look_again(step)
+            elif not self._over or self._uncommitted:  # what was collected is accounted for even if nothing comes of it
+                yield step
+
+    def hold_reference(self) -> None:
+        """From now on preferences are held against the policy as it is now."""
+        self.state.reference = self.policy
 
     async def collect(self, step: Step) -> list[Rollout]:
         """Run the workflow on the step's examples, as often as the builder asks for; use what a stopped run left.
@@ -143,17 +150,19 @@ class Run:
         if isinstance(source, RecordSource):
             self._metrics = self._step_metrics(step)
             return []
+        if step.index < self.state.steps_done:
+            return require_few_failures(self._collected.committed(step.index), self._config.max_failure_rate)
         requests = requests_for(step.index, step.examples, source.builder.generations, self._config.seed)
-        done = self._finished_before(step.index, len(requests))
+        done = self._collected.unfinished(step.index, len(requests), anew=self._config.deterministic)
         finished = {rollout.rollout_id for rollout in done}
         missing = [request for request in requests if request.rollout_id not in finished]
         self._progress.stage_started(step.index, "collect", len(requests))
         for rollout in done:
-            self._progress.advanced(_is_final(rollout), sampled_tokens(rollout))
+            self._progress.advanced(is_final(rollout), sampled_tokens(rollout))
 
         def keep(rollout: Rollout) -> None:
             self._store.add_rollout(step.index, rollout)
-            self._progress.advanced(_is_final(rollout), sampled_tokens(rollout))
+            self._progress.advanced(is_final(rollout), sampled_tokens(rollout))
 
         with self._timed("collect"):
             fresh = await source.service.run(
@@ -166,9 +175,7 @@ class Run:
         rollouts = sorted([*done, *fresh], key=lambda rollout: rollout.rollout_id)
         self._uncommitted += rollouts
         self._metrics = self._step_metrics(step)
-        message = failure_message([r for r in rollouts if _is_final(r)], self._config.max_failure_rate)
-        if message is not None:
-            raise RolloutFailureLimit(message)
+        require_few_failures(rollouts, self._config.max_failure_rate)
         names, limit = self._parts.target.needed_scores, self._config.max_unscored_rate
         message = unscored_message(self._evidence(rollouts), names, limit)
         if message is not None:
@@ -194,7 +201,7 @@ class Run:
                 self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
         elif isinstance(source.builder, WarningBuilder):
             for text in source.builder.warnings(built):
-                self._warn_once(text)
+                self.warn(text)
         return built
 
     async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:
@@ -218,6 +225,10 @@ class Run:
 
     async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
         """Have the adapter train on the collection, then commit checkpoint, metrics and ledger together."""
+        again = collection.step != step.index  # another pass over items that an earlier step accounted for
+        if again:
+            self._metrics = self._step_metrics(step)
+        collection = replace(collection, step=step.index, dropped=() if again else collection.dropped)
         result, left_out = await self._train(collection) if collection.items else (None, ())
         if result is None:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
@@ -226,7 +237,7 @@ class Run:
         self._account(collection, left_out)
         self._metrics |= {
             "kept": len(collection.items) - sum(drop.what != "trajectory" for drop in left_out),
-            "dropped": drop_counts([*collection.dropped, *left_out]),
+            "dropped": {} if again else drop_counts([*collection.dropped, *left_out]),
             "segments": self._segments(collection),
             "update": dict(result.metrics) if result else None,
             "seconds": dict(self._step_seconds),
@@ -264,8 +275,9 @@ class Run:
 
     def warn(self, text: str) -> None:
         """Say something on the console and in the report."""
-        self.state.warnings.append(text)
-        self._progress.warning(text)
+        if text not in self.state.warnings:
+            self.state.warnings.append(text)
+            self._progress.warning(text)
 
     def take_best(self) -> None:
         """Load the checkpoint that the validation set chose; the last one stays where nothing chooses."""
@@ -284,12 +296,18 @@ class Run:
         self._metrics["preferences"] = asdict(worth)
         warning = length_warning(worth.lengths) if worth.lengths is not None else None
         if warning is not None:
-            self._warn_once(warning)
+            self.warn(warning)
         return selected.pairs, selected.dropped
 
-    def _warn_once(self, text: str) -> None:
-        if text not in self.state.warnings:
-            self.warn(text)
+    @property
+    def _over(self) -> bool:
+        """Whether training ends before its last step."""
+        return self._exhausted or self.state.ended is not None
+
+    async def _look_again(self, step: Step) -> None:
+        """Before the first step that a resumed run does: the validation that may be missing, and what it says of going on."""
+        if step.index == self.state.steps_done - 1:
+            await self.validate_if_due(step)
 
     def _plan(self, total: int, *, signal_steps: int) -> None:
         """Say how many steps there are, and how many of them without signal are a whole epoch."""
@@ -335,36 +353,11 @@ class Run:
         generations = 0 if isinstance(source, RecordSource) else source.builder.generations
         return Evidence(rollouts, self._parts.target, generations, self._parts.best)
 
-    def _finished_before(self, step: int, expected: int) -> list[Rollout]:
-        """Rollouts of this step that a stopped session finished; none of an unfinished collection where bits must be equal."""
-        found = self._pending.pop(step, [])
-        finals = {rollout.rollout_id for rollout in found if _is_final(rollout)}
-        if self._config.deterministic and found and len(finals) < expected:
-            self._store.restart_step(step)
-            self._superseded += found
-            return []
-        usable = [rollout for rollout in found if rollout.rollout_id.split("~")[0] in finals]
-        self._superseded += [rollout for rollout in found if rollout not in usable]
-        return usable
-
     async def _train(self, collection: Collection) -> tuple[UpdateResult, tuple[Dropped, ...]]:
         """What the update did, and which items the backend could not take."""
-        adapter, step = self._parts.adapter, collection.step
-        self._progress.stage_started(step, "update", None)
+        self._progress.stage_started(collection.step, "update", None)
         with self._timed("update"):
-            await adapter.health()
-            spec = await adapter.prepare(collection, None)
-            self._store.write_json(f"jobs/{step:05d}.json", {"spec": spec, "ref": None})
-            ref = await adapter.submit(spec)
-            self._store.write_json(f"jobs/{step:05d}.json", {"spec": spec, "ref": ref})
-            try:
-                await adapter.wait(ref)
-            except asyncio.CancelledError:
-                await adapter.cancel(ref)
-                raise
-            result = await adapter.result(ref)
-        self._store.save_update(step, result)
-        return result, spec.dropped
+            return await run_job(self._parts.adapter, self._store, collection, self.state.reference)
 
     def _segments(self, collection: Collection) -> dict[str, int]:
         """How the turns of the groups became token sequences, and why not fewer; empty for other items."""
@@ -373,9 +366,9 @@ class Run:
 
     def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)
-        self._ledger.add_superseded(self._superseded)
+        self._ledger.add_superseded(self._collected.superseded)
         self._store.dropped.extend({"step": collection.step, **asdict(drop)} for drop in [*collection.dropped, *left_out])
-        self._superseded = []
+        self._collected.superseded = []
         self.state.ledger = self._ledger.to_dict()
 
     def _commit(self, step: Step) -> None:
@@ -391,8 +384,3 @@ class Run:
         self._store.commit(state)
         best = best_checkpoint(self._store, settings)
         self._store.keep_newest_checkpoints(self._config.keep_checkpoints, also=best.checkpoint if best else None)
-
-
-def _is_final(rollout: Rollout) -> bool:
-    """Whether this attempt is the one that counts; earlier ones carry `~attempt` in their id."""
-    return "~" not in rollout.rollout_id

@@ -39,6 +39,8 @@ class RunState:
     dropped_offset: Annotated[int, Field(ge=0)] = 0
     policy: PolicyRef | None = None
     """The policy in the checkpoint; None before the first update."""
+    reference: PolicyRef | None = None
+    """The policy that preferences are held against; None: the untrained one."""
     steps_without_signal: int = 0
     """Up to now, in a row."""
     steps_at_best: int = 0

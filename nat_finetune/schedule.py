@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nat_finetune.config.schema import FinetuningConfig, ValidationConfig
 from nat_finetune.data.seeds import derive_seed
@@ -35,32 +35,35 @@ class EpochSchedule:
 
 
 class RoundSchedule:
-    """Rounds of `passes` over all examples, then `updates` passes over what was built of them.
+    """Rounds of `passes` over all examples, then `num_epochs` updates on what was built; `warm_ups` before the very first.
 
-    The first update of a round shares the number of its last collection: rounds of one collection and one update are steps
+    The first update (or warm-up) of a round shares the number of its last pass: rounds of one pass and one update are steps
     0, 1, 2, ...
     """
 
     def __init__(
-        self, config: FinetuningConfig, examples: Sequence[Example], *, passes: int, updates: int, rounds: int = 1
+        self, config: FinetuningConfig, examples: Sequence[Example], *, passes: int, rounds: int = 1, warm_ups: int = 0
     ) -> None:
         self._config = config
         self._examples = tuple(examples)
-        self._passes, self._updates, self.rounds = passes, updates, rounds
-        self.per_round = passes + updates - 1
-        """Steps of a round."""
-        self.total = rounds * self.per_round
+        self._passes, self._warm_ups, self._rounds = passes, warm_ups, rounds
+        self._per_round = passes + config.num_epochs - 1
+        self.total = rounds * self._per_round + warm_ups
         """Steps of the run."""
 
-    def round(self, index: int) -> Round:
-        """Round `index` of the run."""
-        first, epoch = index * self.per_round, index * self._updates
-        begin = first + self._passes - 1
-        return Round(
-            index=index,
-            passes=tuple(Step(first + i, epoch, self._examples) for i in range(self._passes)),
-            updates=tuple(self._update(begin + i, epoch + i, last=i == self._updates - 1) for i in range(self._updates)),
-        )
+    def rounds(self) -> Iterator[Round]:
+        """All rounds of the run."""
+        updates = self._config.num_epochs
+        for index in range(self._rounds):
+            warm_ups = self._warm_ups if index == 0 else 0
+            first = index * self._per_round + self._warm_ups - warm_ups
+            epoch = index * updates + self._warm_ups - warm_ups
+            begin = first + self._passes - 1
+            made = tuple(
+                self._update(begin + i, epoch + i, last=i == warm_ups + updates - 1) for i in range(warm_ups + updates)
+            )
+            passes = tuple(Step(first + i, epoch, self._examples) for i in range(self._passes))
+            yield Round(index, passes, made[:warm_ups], made[warm_ups:])
 
     def _update(self, index: int, epoch: int, *, last: bool) -> Step:
         validated = _is_validated(self._config.validation, index, epoch, ends_epoch=True, last=last)

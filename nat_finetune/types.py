@@ -588,6 +588,8 @@ class Collection:
     step: int
     target_llm: str
     dropped: tuple[Dropped, ...] = ()
+    warm_up: bool = False
+    """Whether only the chosen completions of the pairs are imitated: before preferences are trained."""
 
     def __post_init__(self) -> None:
         kinds = {type(item).__name__ for item in self.items}

@@ -43,10 +43,20 @@ def test_after_which_steps_the_validation_set_is_looked_at(validation, expected)
 
 
 def test_the_first_update_of_a_round_has_the_number_of_its_last_pass():
-    schedule = RoundSchedule(config({"interval": 2}), EXAMPLES, passes=2, updates=3, rounds=2)
-    rounds = [schedule.round(index) for index in range(schedule.rounds)]
+    schedule = RoundSchedule(config({"interval": 2}, num_epochs=3), EXAMPLES, passes=2, rounds=2)
+    rounds = list(schedule.rounds())
     assert [[step.index for step in r.passes] for r in rounds] == [[0, 1], [4, 5]]
     assert [[step.index for step in r.updates] for r in rounds] == [[1, 2, 3], [5, 6, 7]]
     assert [[step.validated for step in r.updates] for r in rounds] == [[False, True, True], [True, False, True]]
     assert schedule.total == 8
     assert all(step.examples == tuple(EXAMPLES) for r in rounds for step in (*r.passes, *r.updates))
+
+
+def test_warm_ups_come_before_the_first_updates_only():
+    schedule = RoundSchedule(config({"interval": 9}, num_epochs=2), EXAMPLES, passes=1, rounds=2, warm_ups=2)
+    first, second = schedule.rounds()
+    assert [step.index for step in (*first.passes, *first.warm_ups, *first.updates)] == [0, 0, 1, 2, 3]
+    assert [step.index for step in (*second.passes, *second.warm_ups, *second.updates)] == [4, 4, 5]
+    assert [step.epoch for step in (*first.warm_ups, *first.updates, *second.updates)] == [0, 1, 2, 3, 4, 5]
+    assert [step.index for r in (first, second) for step in (*r.warm_ups, *r.updates) if step.validated] == [3, 5]
+    assert schedule.total == 6

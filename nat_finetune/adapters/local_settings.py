@@ -97,6 +97,7 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     """GRPO and its relatives, or DPO, on a `_type: local` model: LoRA or all weights, AdamW, in this process."""
 
     needs_local_model: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
 
     algorithm: Algorithm
     """`{name: grpo}` or a relative takes groups, `{name: dpo}` takes preference pairs; docs/algorithms.md has every knob."""

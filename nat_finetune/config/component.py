@@ -166,6 +166,8 @@ class TrainerAdapterConfig(ComponentConfig):
     """Config of an entry of `trainer_adapters`."""
 
     needs_local_model: ClassVar[bool] = False
+    keeps_weights: ClassVar[bool] = False
+    """Whether it can imitate the chosen completions of pairs, and hold preferences against the policy of an earlier round."""
 
     def takes(self) -> frozenset[ItemKind]:
         """Kinds of items that it can train on, under this config."""
@@ -191,3 +193,7 @@ class TrainerConfig(ComponentConfig):
     """Whether its order makes sense where a builder reads records: nothing is collected, all items are there at once."""
     unused_with_records: ClassVar[frozenset[str]] = frozenset()
     """Keys of its own that mean nothing then: refused when set."""
+
+    def needs_kept_weights(self) -> tuple[str, ...]:
+        """Keys in use that need preference pairs and an adapter that `keeps_weights`."""
+        return ()

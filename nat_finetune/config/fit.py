@@ -153,6 +153,19 @@ def _unhonoured(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _kept_weights(config: RunConfig) -> Iterator[Problem]:
+    builder, adapter, trainer = _builder(config), _adapter(config), _trainer(config)
+    if builder is None or adapter is None or trainer is None or (builder.makes == "pair" and adapter.keeps_weights):
+        return
+    unfit = _ITEMS[builder.makes] if builder.makes != "pair" else f"`_type: {adapter.component_name}`"
+    for key in trainer.needs_kept_weights():
+        yield Problem(
+            f"it needs preference pairs and an adapter that keeps the policy's weights, which {unfit} can't honour",
+            key=f"trainers.{config.finetuning.trainer}.{key}",
+            hint="leave it out, or use dpo_traj_builder with local_trainer_adapter",
+        )
+
+
 def _local_model(config: RunConfig) -> Iterator[Problem]:
     adapter, llm = _adapter(config), _llm(config)
     if adapter is None or llm is None or not adapter.needs_local_model or llm.trainable_locally:
@@ -211,6 +224,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _builder_and_adapter,
     _trainer_and_builder,
     _unhonoured,
+    _kept_weights,
     _local_model,
     _tokens,
     _candidates,

@@ -2,6 +2,7 @@
 
     trained.safetensors     the float32 weights that train (with LoRA: the adapter's only)
     optimiser.safetensors   AdamW's state of each of them
+    reference.safetensors   weights of the reference policy, where it is not the untrained one
     trainer.json            version, optimiser steps, digest of the weights as the model holds them
 
 Nothing else is needed to continue bit for bit on a CPU: whatever an update draws at random comes from seeds that its step
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -22,10 +23,11 @@ from torch import Tensor
 
 from nat_finetune.errors import BackendError, OutputError
 from nat_finetune.local.optimiser import Optimiser
-from nat_finetune.local.weights import TrainedWeights
+from nat_finetune.local.weights import Reference, TrainedWeights
 
 FORMAT = 1
 TRAINED, OPTIMISER, COUNTERS = "trained.safetensors", "optimiser.safetensors", "trainer.json"
+REFERENCE = "reference.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +40,30 @@ class Counters:
     digest: str
     """`TrainedWeights.digest` of what was saved."""
     format: int = FORMAT
+    reference_version: int = 0
+    """Version of the reference policy; 0: the untrained one, of which nothing is saved."""
+    reference_digest: str = ""
 
 
-def save_checkpoint(folder: Path, weights: TrainedWeights, optimiser: Optimiser, *, version: int) -> Counters:
+def save_checkpoint(
+    folder: Path, weights: TrainedWeights, optimiser: Optimiser, *, version: int, reference: Reference | None = None
+) -> Counters:
     """Write a checkpoint beside `folder`, bring it to the disk, and put it in `folder`'s place, which may be empty.
 
     Raises:
         OutputError: the disk is full, or not to be written to; `folder` is as it was.
     """
     counters = Counters(version=version, optimiser_steps=optimiser.steps, digest=weights.digest())
+    if reference is not None and reference.version:
+        counters = replace(counters, reference_version=reference.version, reference_digest=reference.digest)
     unfinished = folder.with_name(folder.name + ".unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         save_file(_plain(weights.tensors()), unfinished / TRAINED)
         save_file(_plain(optimiser.tensors()), unfinished / OPTIMISER)
+        if reference is not None and reference.version:
+            save_file(_plain(reference.tensors()), unfinished / REFERENCE)
         (unfinished / COUNTERS).write_text(json.dumps(asdict(counters), indent=1) + "\n", encoding="utf-8")
         for path in (*unfinished.iterdir(), unfinished):
             _to_disk(path)
@@ -66,8 +77,10 @@ def save_checkpoint(folder: Path, weights: TrainedWeights, optimiser: Optimiser,
     return counters
 
 
-def load_checkpoint(folder: Path, weights: TrainedWeights, optimiser: Optimiser) -> Counters:
-    """Put a checkpoint's weights into the model, and AdamW's state and counters into the optimiser.
+def load_checkpoint(
+    folder: Path, weights: TrainedWeights, optimiser: Optimiser, reference: Reference | None = None
+) -> Counters:
+    """Put a checkpoint's weights into the model, AdamW's state and counters into the optimiser, and take up its reference.
 
     Raises:
         BackendError: the folder holds no whole checkpoint, or one of another model; the model may be half loaded.
@@ -75,6 +88,7 @@ def load_checkpoint(folder: Path, weights: TrainedWeights, optimiser: Optimiser)
     try:
         counters = Counters(**json.loads((folder / COUNTERS).read_text(encoding="utf-8")))
         trained, state = load_file(folder / TRAINED), load_file(folder / OPTIMISER)
+        held = load_file(folder / REFERENCE) if counters.reference_version else {}
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise BackendError(
             f"{folder} is no checkpoint that can be read ({error}): resume from another one, or start the run anew"
@@ -88,6 +102,8 @@ def load_checkpoint(folder: Path, weights: TrainedWeights, optimiser: Optimiser)
             f"{folder}: the weights are not those that were saved (digest {weights.digest()[:12]}, expected "
             f"{counters.digest[:12]}): the file is damaged, or the model has another dtype now; restore either"
         )
+    if reference is not None and held:
+        reference.load(held, counters.reference_version, counters.reference_digest)
     return counters
 
 

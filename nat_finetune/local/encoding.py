@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.local.group_objective import GroupObjective
@@ -42,6 +42,8 @@ def encode(
         pairs = encode_pairs(
             [item for item in collection.items if isinstance(item, PreferencePair)], policy.format, max_length=max_length
         )
+        if collection.warm_up:
+            algorithm = replace(algorithm, preference_loss_weight=0.0, sft_loss_weight=1.0, sft_average_log_probs=True)
         return Encoded(PairObjective(pairs, algorithm), tuple(pairs.dropped), pairs.trained_tokens, masked=0)
     groups = encode_groups(
         [item for item in collection.items if isinstance(item, Group)],

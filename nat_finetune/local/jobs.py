@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
-from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, NoTrainableSignal, Problem
+from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal
 from nat_finetune.local.agreement import BOUNDS, Canary, compare
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
 from nat_finetune.local.encoding import Encoded, encode
@@ -87,10 +87,7 @@ class LocalTrainerAdapter:
             NoTrainableSignal: nothing in them can be trained on.
             ConfigError, DataError: an item can't be encoded; says which and why.
         """
-        if reference is not None and reference.version != 0:
-            raise ConfigError(
-                Problem(f"the local backend keeps the untrained policy as reference, not version {reference.version}")
-            )
+        self._hold(reference)
         encoded = await asyncio.to_thread(
             encode, collection, self._settings, self._policy, self._target, agreement_bound=self._bound
         )
@@ -169,13 +166,15 @@ class LocalTrainerAdapter:
         """Write trained weights, AdamW's state and the counters; the folder is whole or not there."""
         if self._unfit is not None:
             raise BackendError(f"the weights are those of an unfinished update ({self._unfit}): not saved")
-        save_checkpoint(folder, self._learner.weights, self._learner.optimiser, version=self._policy.version)
+        learner = self._learner
+        save_checkpoint(folder, learner.weights, learner.optimiser, version=self._policy.version, reference=learner.reference)
 
     def load_state(self, folder: Path) -> None:
         """Continue from such a folder."""
         with self._policy.exclusive():
             self._unfit = f"{folder} could not be loaded"
-            counters = load_checkpoint(folder, self._learner.weights, self._learner.optimiser)
+            learner = self._learner
+            counters = load_checkpoint(folder, learner.weights, learner.optimiser, learner.reference)
             self._policy.restored(counters.version, counters.digest)
             self._unfit = None
 
@@ -232,8 +231,22 @@ class LocalTrainerAdapter:
             reward_shares=job.encoded.reward_shares,
         )
 
+    def _hold(self, reference: PolicyRef | None) -> None:
+        """Make the reference the policy that is asked for: the one that is held already, or the policy as it is now."""
+        held = self._learner.reference
+        if reference is None or held is None or reference.version == held.version:
+            return
+        if reference.version != self._policy.version:
+            raise BackendError(
+                f"the weights of version {reference.version}, the reference that is asked for, are gone: the policy is "
+                f"version {self._policy.version}, and the reference that is kept version {held.version}"
+            )
+        held.hold(reference.version)
+
     def _key(self, collection: Collection, rows: Rows) -> str:
-        digest = hashlib.sha256(f"{collection.run_id}\0{collection.step}\0{self._settings!r}".encode())
+        held = self._learner.reference
+        about = (collection.run_id, collection.step, collection.warm_up, held.version if held else None, self._settings)
+        digest = hashlib.sha256(repr(about).encode())
         for values in (rows.token_ids_N, rows.loss_mask_N, rows.starts, *(rows.columns[name] for name in sorted(rows.columns))):
             digest.update(values.tobytes())
         return digest.hexdigest()

@@ -102,24 +102,40 @@ class TrainedWeights:
 
 
 class Reference:
-    """The policy as it was before it was trained: the same model with the adapter off, or a frozen copy of the weights.
+    """The policy that training is held against: as it was before any update, or as it was when `hold` was called.
 
-    The copy is made at once; make the reference before any checkpoint is loaded.
+    Before any update it is the same model with the adapter off, or a frozen copy of the weights. The copy is made at once; make
+    the reference before any checkpoint is loaded.
     """
 
     def __init__(self, model: Any, weights: TrainedWeights) -> None:
         from peft import PeftModel
 
+        self.version = 0
+        """Of the policy that it is."""
         self._adapter = model if isinstance(model, PeftModel) else None
         self._weights = weights
-        self._frozen = (
-            {} if self._adapter else {name: value.detach().to("cpu", copy=True) for name, value in weights.by_name.items()}
-        )
+        self._frozen = {} if self._adapter else self._copy()
+        self.digest = "untrained"
+        """Of the weights that make it another policy than the untrained one."""
+
+    def hold(self, version: int) -> None:
+        """From now on the reference is the policy as it is now, of this version."""
+        if version != self.version:
+            self._frozen, self.version, self.digest = self._copy(), version, self._weights.digest()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a resume needs to have it again; nothing where it is the untrained policy."""
+        return dict(self._frozen) if self.version else {}
+
+    def load(self, tensors: dict[str, Tensor], version: int, digest: str) -> None:
+        """Be what was saved."""
+        self._frozen, self.version, self.digest = tensors, version, digest
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Inside, the model computes what the reference would; the current weights are back afterwards, bit for bit."""
-        if self._adapter is not None:
+        if self._adapter is not None and self.version == 0:
             with self._adapter.disable_adapter():
                 yield
             return
@@ -132,3 +148,6 @@ class Reference:
         finally:
             for name, parameter in parameters.items():
                 parameter.data = current[name]
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: value.detach().to("cpu", copy=True) for name, value in self._weights.by_name.items()}

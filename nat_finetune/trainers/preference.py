@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nat_finetune.config.component import TrainerConfig
 from nat_finetune.data.selection import OnContradiction, PairWeighting, SelectionRules
@@ -18,12 +20,19 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
     """Collect over all examples, then one update on the preference pairs: the order of DPO."""
 
     fits = frozenset({"pair", "demonstration"})
-    unhonoured = frozenset({"num_epochs", "examples_per_step"})
+    unhonoured = frozenset({"examples_per_step"})
     takes_records = True
-    unused_with_records = frozenset({"num_runs", "continue_on_collection_error"})
+    unused_with_records = frozenset({"num_runs", "num_rounds", "reference", "continue_on_collection_error"})
 
     num_runs: int = Field(1, ge=1)
-    """Passes over the examples before the update, each with seeds of its own."""
+    """Passes over the examples before the updates of a round, each with seeds of its own."""
+    num_rounds: int = Field(1, ge=1)
+    """Rounds of fresh candidates, of the policy that the round before made, and `finetuning.num_epochs` updates on them."""
+    reference: Literal["start", "last_round"] = "start"
+    """The policy that preferences are held against: as it was when preference training began, or, anew in every round, as the
+    last round left it."""
+    sft_warmup_epochs: int = Field(0, ge=0)
+    """Updates before the first preference update that only imitate the chosen completions: for a model that can't answer."""
     continue_on_collection_error: bool = False
     """Go on with the other passes when one has too many failed rollouts."""
     deduplicate_pairs: bool = True
@@ -36,9 +45,20 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
     max_pairs: int | None = Field(None, ge=1)
     """Train on at most this many pairs, drawn with the run's seed."""
 
+    def needs_kept_weights(self) -> tuple[str, ...]:
+        """The keys in use that only preference pairs and an adapter with the weights in its own hands can honour."""
+        used = {"sft_warmup_epochs": self.sft_warmup_epochs > 0, "reference": self.reference == "last_round"}
+        return tuple(key for key, is_used in used.items() if is_used)
+
+    @model_validator(mode="after")
+    def _reference_is_used(self) -> PreferenceTrainerConfig:
+        if self.reference == "last_round" and self.num_rounds == 1:
+            raise ValueError("reference: last_round would be ignored: num_rounds is 1")
+        return self
+
 
 class PreferenceTrainer:
-    """All passes run under the policy as it was at the start; the update trains `epochs` (adapter) passes over the pairs."""
+    """A round's candidates are all of one policy; then come `num_epochs` updates on their pairs, with validation between."""
 
     def __init__(self, config: PreferenceTrainerConfig) -> None:
         self._config = config
@@ -51,22 +71,28 @@ class PreferenceTrainer:
 
     async def train(self, run: TrainingRun) -> None:
         """Drive the run to its end."""
-        rollouts: list[Rollout] = []
-        last: Step | None = None
-        async for step in run.passes(self._config.num_runs):
-            last = step
-            try:
-                rollouts += await run.collect(step)
-            except RolloutFailureLimit as error:
-                if not self._config.continue_on_collection_error:
-                    raise
-                run.warn(f"pass {step.index + 1} of {self._config.num_runs} is left out: {error}")
-        if last is None:
-            return
-        built = run.build(rollouts, step=last.index)
-        chosen = await run.select(built, self._rules)
-        await run.update(chosen, last)
-        await run.validate_if_due(last)
+        config = self._config
+        async for made in run.rounds(config.num_rounds, passes=config.num_runs, warm_ups=config.sft_warmup_epochs):
+            rollouts = [rollout for step in made.passes for rollout in await self._collect(run, step)]
+            built = run.build(rollouts, step=made.passes[-1].index)
+            chosen = await run.select(built, self._rules)
+            async for step in run.pending(made.warm_ups):
+                await run.update(replace(chosen, warm_up=True), step)
+                await run.validate_if_due(step)
+            async for step in run.pending(made.updates):
+                if step.index == made.updates[0].index and (made.index == 0 or config.reference == "last_round"):
+                    run.hold_reference()
+                await run.update(chosen, step)
+                await run.validate_if_due(step)
+
+    async def _collect(self, run: TrainingRun, step: Step) -> list[Rollout]:
+        try:
+            return await run.collect(step)
+        except RolloutFailureLimit as error:
+            if not self._config.continue_on_collection_error:
+                raise
+            run.warn(f"pass {step.index + 1} of {self._config.num_runs} is left out: {error}")
+            return []
 
 
 @register_trainer(config_type=PreferenceTrainerConfig)

@@ -59,8 +59,8 @@ CASES = {
         "groups + by_group + fresh",
     ),
     "key that the trainer does not honour": (
-        changed(*PAIRS, ("enabled: true", "enabled: true\n  num_epochs: 1")),
-        "finetuning.num_epochs",
+        changed(*PAIRS, ("enabled: true", "enabled: true\n  examples_per_step: 1")),
+        "finetuning.examples_per_step",
         "trainers.once (`_type: preference_trainer`) does not honour it",
         "leave it out",
     ),

@@ -1,0 +1,110 @@
+"""Rounds, warm-up and the reference of preference training, on the shipped policy and workflow."""
+
+import hashlib
+import json
+import math
+
+import pytest
+
+from nat_finetune.config.load import load_config
+from nat_finetune.errors import ConfigError
+from nat_finetune.finetune import continued_run, finetune, new_run
+from nat_finetune.registry import Registry
+from nat_finetune.report.progress import NullProgress
+from nat_finetune.runstore import RunStore
+from tests.e2e.runs import small_config
+
+LN_2 = pytest.approx(math.log(2), abs=1e-4)
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def load(folder, *overrides):
+    path, *given = small_config("dpo_tic_tac_toe", folder, train=3, held_out=2)
+    gentle = ("epochs=1", "warmup_steps=0", "learning_rate=1e-4")  # or the second round's candidates would all tie
+    values = [*given[3::2], *(f"trainer_adapters.here.{setting}" for setting in gentle), *overrides]
+    return load_config(path, overrides=values, registry=Registry.installed())
+
+
+async def run(folder, *overrides):
+    loaded = load(folder, *overrides)
+    store = new_run(loaded, folder / "runs")
+    return store, await finetune(loaded, Registry.installed(), store, NullProgress())
+
+
+def first_losses(store):
+    """The first optimiser step's preference loss of each update."""
+    return [
+        json.loads(path.read_text())["curve"][0]["preference_loss"] for path in sorted((store.folder / "updates").iterdir())
+    ]
+
+
+def weights(store):
+    checkpoint = store.checkpoint(store.state().checkpoint)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in checkpoint.glob("*.safetensors")}
+
+
+ROUNDS = ("trainers.once.num_rounds=2", "finetuning.num_epochs=2")
+
+
+@pytest.mark.parametrize("lora", [(), ("trainer_adapters.here.lora.rank=4",)])
+async def test_the_reference_is_kept_or_is_that_of_the_last_round(tmp_path, lora):
+    kept, report = await run(tmp_path, *ROUNDS, *lora)
+    losses = first_losses(kept)
+    assert losses[0] == LN_2
+    assert len(losses) == 4
+    assert abs(losses[2] - math.log(2)) > 1e-3
+    assert [step["rollouts"] for step in report["steps"]] == [3, 0, 3, 0]  # fresh candidates in every round, none between
+    assert [step["policy_version"] for step in report["steps"]] == [0, 1, 2, 3]
+    assert sum(row["share"] for row in report["ledger"]["rows"]) == pytest.approx(1.0)
+    (tmp_path / "anew").mkdir()
+    anew, _ = await run(tmp_path / "anew", *ROUNDS, *lora, "trainers.once.reference=last_round")
+    losses = first_losses(anew)
+    assert losses[0] == losses[2] == LN_2
+    assert abs(losses[3] - math.log(2)) > 1e-3
+
+
+async def test_after_a_warm_up_the_reference_is_the_policy_at_the_start_of_dpo(tmp_path):
+    store, _ = await run(tmp_path, "trainers.once.sft_warmup_epochs=2", "finetuning.num_epochs=2")
+    updates = [json.loads(path.read_text()) for path in sorted((store.folder / "updates").iterdir())]
+    assert [update["policy"]["version"] for update in updates] == [1, 2, 3, 4]
+    assert updates[1]["metrics"]["chosen_logprob"] > updates[0]["metrics"]["chosen_logprob"]
+    assert updates[0]["metrics"]["loss"] == pytest.approx(updates[0]["metrics"]["sft_loss"])
+    losses = first_losses(store)
+    assert losses[2] == LN_2
+    assert abs(losses[3] - math.log(2)) > 1e-4
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+async def test_a_run_killed_anywhere_in_its_rounds_ends_with_the_same_weights(tmp_path, monkeypatch, count):
+    overrides = (*ROUNDS, "trainers.once.num_runs=2", "trainers.once.sft_warmup_epochs=1", "trainers.once.reference=last_round")
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole, expected = await run(tmp_path / "whole", *overrides)
+    original, calls = RunStore.save_update, []
+
+    def killing(self, step, result):
+        calls.append(step)
+        if len(calls) == count:
+            raise Killed
+        original(self, step, result)
+
+    monkeypatch.setattr(RunStore, "save_update", killing)
+    with pytest.raises(Killed):
+        await run(tmp_path / "killed", *overrides)
+    monkeypatch.undo()
+    (folder,) = (tmp_path / "killed" / "runs").iterdir()
+    loaded, store = continued_run(folder, Registry.installed())
+    report = await finetune(loaded, Registry.installed(), store, NullProgress())
+    assert weights(store) == weights(whole)
+    assert "reference.safetensors" in weights(store)
+    assert report["ledger"] == expected["ledger"]
+    assert report["dropped"] == expected["dropped"]
+    assert [step["step"] for step in report["steps"]] == [1, 2, 3, 5, 6]
+
+
+def test_what_would_be_ignored_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="reference: last_round would be ignored: num_rounds is 1"):
+        load(tmp_path, "trainers.once.reference=last_round")
