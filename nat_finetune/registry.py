@@ -51,6 +51,7 @@ BUILT_IN_MODULES = (
     "nat_finetune.llms.local",
     "nat_finetune.llms.openai",
     "nat_finetune.datasets.files",
+    "nat_finetune.datasets.parquet",
     "nat_finetune.builders.grpo",
     "nat_finetune.builders.dpo",
     "nat_finetune.builders.preference",

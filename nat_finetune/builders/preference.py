@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from nat_finetune.config.component import EvalDatasetBaseConfig, TrajectoryBuilderConfig
+from nat_finetune.config.component import EvalDatasetBaseConfig, Section, TrajectoryBuilderConfig
 from nat_finetune.config.schema import AnyDataset
 from nat_finetune.data.pairs import PairRules
-from nat_finetune.data.preferences.detect import LOOK_AT, detect, format_named
+from nat_finetune.data.preferences.columns import ChosenColumns, LabelledColumns, mapped
+from nat_finetune.data.preferences.detect import LOOK_AT, detect, format_named, require_columns
 from nat_finetune.data.preferences.formats import Format
 from nat_finetune.data.preferences.judgment import Judgment
 from nat_finetune.data.preferences.pairing import SeveralCounts, SeveralMessages, judgment_pairs
@@ -24,6 +26,52 @@ SHOWN = 1000
 """Bad records that an error names one by one; the rest is counted."""
 
 
+class ColumnsConfig(Section):
+    """Which columns of a table hold what: either `chosen` and `rejected`, or `first`, `second` and `label`."""
+
+    context: str
+    chosen: str | None = None
+    rejected: str | None = None
+    chosen_score: str | None = None
+    rejected_score: str | None = None
+    first: str | None = None
+    second: str | None = None
+    label: str | None = None
+    """The column that says which of `first` and `second` is preferred."""
+    prefers_first: list[str | int] = Field([])
+    """Values of `label`, compared as texts."""
+    prefers_second: list[str | int] = Field([])
+    ties: list[str | int] = Field([])
+
+    @model_validator(mode="after")
+    def _one_way(self) -> ColumnsConfig:
+        names = ("first", "second", "label", "prefers_first", "prefers_second", "ties")
+        missing = [name for name in names[:5] if not getattr(self, name)]
+        if self.chosen is not None and self.rejected is not None:
+            ignored = [name for name in names if name in self.model_fields_set]
+            if ignored:
+                raise ValueError(f"{', '.join(ignored)} would be ignored: chosen and rejected are named")
+            if (self.chosen_score is None) != (self.rejected_score is None):
+                raise ValueError("chosen_score and rejected_score go together")
+        elif self.chosen is not None or self.rejected is not None or len(missing) == 5:
+            raise ValueError("name chosen and rejected, or first, second, label, prefers_first and prefers_second")
+        elif missing:
+            raise ValueError(f"{' and '.join(missing)} missing: first, second, label and its values go together")
+        elif self.chosen_score is not None or self.rejected_score is not None:
+            raise ValueError("chosen_score and rejected_score would be ignored: the label says which one is preferred")
+        twice = [v for v, n in Counter(map(str, [*self.prefers_first, *self.prefers_second, *self.ties])).items() if n > 1]
+        if twice:
+            raise ValueError(f"a value of the label means one thing, found twice: {', '.join(twice)}")
+        return self
+
+    def columns(self) -> ChosenColumns | LabelledColumns:
+        """The columns by their meaning."""
+        if self.chosen is not None and self.rejected is not None:
+            return ChosenColumns(self.context, self.chosen, self.rejected, self.chosen_score, self.rejected_score)
+        values = (tuple(map(str, found)) for found in (self.prefers_first, self.prefers_second, self.ties))
+        return LabelledColumns(self.context, self.first or "", self.second or "", self.label or "", *values)
+
+
 class PreferenceDatasetBuilderConfig(TrajectoryBuilderConfig, name="preference_dataset_builder"):
     """Preference pairs from a file of judgments, such as reviewers' labels."""
 
@@ -33,6 +81,8 @@ class PreferenceDatasetBuilderConfig(TrajectoryBuilderConfig, name="preference_d
     """The file of the records: `jsonl`, `json`, `csv` or `parquet`."""
     format: Literal["auto", "nemo-rl", "trl", "openai", "scored", "nemo-customizer"] = "auto"
     """What the records look like (docs/config.md); `auto`: what the first 100 of them show."""
+    columns: ColumnsConfig | None = None
+    """In place of `format`: which columns of any table hold context, completions and preference."""
     exhaustive_pairs: bool = True
     """All pairs of a record with more than two completions; false: the best against the worst."""
     min_score_diff: float = Field(0.0, ge=0)
@@ -56,6 +106,8 @@ class PreferenceDatasetBuilderConfig(TrajectoryBuilderConfig, name="preference_d
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> PreferenceDatasetBuilderConfig:
+        if self.columns is not None and "format" in self.model_fields_set:
+            raise ValueError("format would be ignored: columns says what the records look like")
         if "min_score_diff" in self.model_fields_set and self.format in ("nemo-rl", "openai", "nemo-customizer"):
             raise ValueError(f"min_score_diff would be ignored: records of format {self.format} have no scores")
         return self
@@ -84,7 +136,7 @@ class PreferenceDatasetBuilder:
         first = list(islice(stream, LOOK_AT))
         if not first:
             raise DataError("the dataset has no records")
-        self._format = detect(first) if self._config.format == "auto" else format_named(self._config.format)
+        self._format = self._format_of(first)
         self._several = SeveralCounts()
         bad, read = 0, 0
         shown: list[str] = []
@@ -102,11 +154,19 @@ class PreferenceDatasetBuilder:
         if shown:
             raise DataError(_message(self._format, shown, bad, read))
 
+    def _format_of(self, first: list[Record]) -> Format:
+        if self._config.columns is not None:
+            columns = self._config.columns.columns()
+            require_columns(columns.names, first)
+            return mapped(columns)
+        return detect(first) if self._config.format == "auto" else format_named(self._config.format)
+
     def notes(self) -> list[str]:
         """How the records were read."""
         if self._format is None:
             return []
-        chosen = " (found by looking at the first ones)" if self._config.format == "auto" else ""
+        looked = self._config.format == "auto" and self._config.columns is None
+        chosen = " (found by looking at the first ones)" if looked else ""
         notes = [f"the records were read as {self._format.name}{chosen}: {self._format.signature}"]
         if self._several.records:
             notes.append(

@@ -16,7 +16,8 @@ from pydantic import Field
 
 from nat_finetune.config.component import EvalDatasetBaseConfig, FilePath, Section
 from nat_finetune.config.problems import nearest
-from nat_finetune.datasets.rows import BadRow, Counts, Reader, Row, comma_separated, json_array, jsonl
+from nat_finetune.datasets.json_list import json_array
+from nat_finetune.datasets.rows import BadRow, Counts, Reader, Row, comma_separated, jsonl
 from nat_finetune.errors import DataError
 from nat_finetune.interfaces import Builder, DatasetLoader
 from nat_finetune.registry import register_dataset_loader

@@ -10,9 +10,10 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nat_finetune.errors import DataError
 
@@ -39,8 +40,8 @@ class BadRow:
         return DataError(f"{place}: {self.reason}")
 
 
-class _Unreadable(Exception):
-    """Carries a BadRow out of a JSON decoder."""
+class Unreadable(Exception):
+    """Carries a BadRow out of a decoder."""
 
     def __init__(self, row: BadRow) -> None:
         super().__init__(row.reason)
@@ -70,58 +71,18 @@ def jsonl(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
             if not text.strip():
                 counts.blank_lines += 1
                 continue
-            row = _object(line, _parse(line, text.rstrip("\r\n")))
-        except _Unreadable as error:
+            row = as_row(line, _parse(line, text.rstrip("\r\n")))
+        except Unreadable as error:
             yield error.row
         else:
             yield row
-
-
-def json_array(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
-    """One JSON list of objects; what is no JSON ends it, an item that is no object does not."""
-    try:
-        yield from _items("".join(_text(line, data) for line, data in _lines(path)))
-    except _Unreadable as error:
-        raise error.row.error(path) from None
-
-
-def _items(text: str) -> Iterator[Row | BadRow]:
-    position, line, counted = _skip(text, 0), 1, 0
-    if position == len(text):
-        return
-    if text[position] != "[":
-        raise _Unreadable(BadRow(line, f"expected a list of objects, found {text[position : position + 1]!r}"))
-    position = _skip(text, position + 1)
-    while text[position : position + 1] != "]":
-        line, counted = line + text.count("\n", counted, position), position
-        try:
-            value, end = _decoder(line).raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            raise _malformed(error.lineno, error.colno, error.msg) from None
-        except (RecursionError, ValueError) as error:
-            raise _too_much(line, error) from None
-        try:
-            row = _object(line, value)
-        except _Unreadable as error:
-            yield error.row
-        else:
-            yield row
-        position = _skip(text, end)
-        if text[position : position + 1] == ",":
-            position = _skip(text, position + 1)
-            if text[position : position + 1] == "]":
-                raise _after(text, position, "expected another object after `,`")
-        elif text[position : position + 1] != "]":
-            raise _after(text, position, "expected `,` or `]`")
-    if _skip(text, position + 1) != len(text):
-        raise _after(text, _skip(text, position + 1), "expected nothing after the list")
 
 
 def comma_separated(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
     """CSV with a header; read as a stream. A cell is a text, an empty one too."""
     try:
         yield from _cells(path, counts)
-    except _Unreadable as error:
+    except Unreadable as error:
         raise error.row.error(path) from None
 
 
@@ -144,17 +105,23 @@ def _cells(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
             header = cells
             twice = sorted({name for name in header if header.count(name) > 1})
             if twice:
-                raise _Unreadable(BadRow(line, f"the header names a column twice: {', '.join(twice)}"))
+                raise Unreadable(BadRow(line, f"the header names a column twice: {', '.join(twice)}"))
         elif len(cells) != len(header):
             yield BadRow(line, f"{len(cells)} cells, the header has {len(header)} ({', '.join(header)})")
         else:
             yield Row(line, dict(zip(header, cells, strict=True)))
 
 
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file to read bytes from.
+
+    Raises:
+        DataError: it is not there or can't be read.
+    """
     try:
         with path.open("rb") as file:
-            yield from enumerate(file, start=1)
+            yield file
     except FileNotFoundError:
         raise DataError(f"there is no file {path}; paths are relative to the config file that names them") from None
     except IsADirectoryError:
@@ -163,45 +130,55 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path} can't be read: {error.strerror}") from None
 
 
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    with opened(path) as file:
+        yield from enumerate(file, start=1)
+
+
 def _text(line: int, data: bytes) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _Unreadable(BadRow(line, f"not UTF-8: byte 0x{data[error.start]:02x}", error.start + 1)) from None
+        raise Unreadable(BadRow(line, f"not UTF-8: byte 0x{data[error.start]:02x}", error.start + 1)) from None
     return text.removeprefix(_BOM) if line == 1 else text
 
 
 def _parse(line: int, text: str) -> Any:
     try:
-        return _decoder(line).decode(text)
+        return decoder(line).decode(text)
     except json.JSONDecodeError as error:
         raise _malformed(line, error.colno, error.msg) from None
     except (RecursionError, ValueError) as error:
-        raise _too_much(line, error) from None
+        raise too_much(line, error) from None
 
 
-def _decoder(line: int) -> json.JSONDecoder:
-    """A decoder that takes neither NaN, which is no JSON, nor a key that stands twice, of which one value would be lost."""
+def decoder(line: int) -> json.JSONDecoder:
+    """A JSON decoder that takes no NaN, which is no JSON, and no key that stands twice, of which one value would be lost."""
 
     def constant(name: str) -> Any:
-        raise _Unreadable(BadRow(line, f"{name} is not JSON; write null where a value is unknown"))
+        raise Unreadable(BadRow(line, f"{name} is not JSON; write null where a value is unknown"))
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in found]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise _Unreadable(BadRow(line, f"a key stands twice: {', '.join(twice)}"))
+            raise Unreadable(BadRow(line, f"a key stands twice: {', '.join(twice)}"))
         return dict(found)
 
     return json.JSONDecoder(parse_constant=constant, object_pairs_hook=pairs)
 
 
-def _object(line: int, value: Any) -> Row:
+def as_row(line: int, value: Any) -> Row:
+    """A JSON value as a row.
+
+    Raises:
+        Unreadable: it is no object, or holds what is no text.
+    """
     if not isinstance(value, dict):
         found = f"expected an object with the columns of one example, found {type(value).__name__}"
-        raise _Unreadable(BadRow(line, found))
+        raise Unreadable(BadRow(line, found))
     if not _is_text(value):
-        raise _Unreadable(BadRow(line, "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character"))
+        raise Unreadable(BadRow(line, "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character"))
     return Row(line, value)
 
 
@@ -214,22 +191,11 @@ def _is_text(value: Any) -> bool:
     return not isinstance(value, list) or all(map(_is_text, value))
 
 
-def _skip(text: str, position: int) -> int:
-    while position < len(text) and text[position] in " \t\r\n":
-        position += 1
-    return position
-
-
-def _after(text: str, position: int, message: str) -> _Unreadable:
-    line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
-    return _malformed(line, column, message)
-
-
-def _too_much(line: int, error: Exception) -> _Unreadable:
+def too_much(line: int, error: Exception) -> Unreadable:
     """What is JSON but goes beyond what Python reads."""
     reason = "nested too deeply" if isinstance(error, RecursionError) else "a whole number of more than 4300 digits"
-    return _Unreadable(BadRow(line, reason))
+    return Unreadable(BadRow(line, reason))
 
 
-def _malformed(line: int, column: int, message: str) -> _Unreadable:
-    return _Unreadable(BadRow(line, f"malformed JSON: {message}", column))
+def _malformed(line: int, column: int, message: str) -> Unreadable:
+    return Unreadable(BadRow(line, f"malformed JSON: {message}", column))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nat_finetune.datasets.files import CSVDatasetConfig, FileDataset, JSONDatasetConfig, JSONLDatasetConfig
-from nat_finetune.datasets.rows import Counts, comma_separated, json_array, jsonl
+from nat_finetune.datasets.json_list import json_array
+from nat_finetune.datasets.rows import Counts, comma_separated, jsonl
 from nat_finetune.errors import DataError
 from nat_finetune.types import Example
 

@@ -17,6 +17,18 @@ def format_named(name: str) -> Format:
     return next(form for form in FORMATS if form.name == name)
 
 
+def require_columns(names: Sequence[str], records: Sequence[Record]) -> None:
+    """Refuse columns that none of the first records has: every record would be a bad one.
+
+    Raises:
+        DataError: names them, and the columns that there are.
+    """
+    found = list(dict.fromkeys(name for record in records if record.problem is None for name in record.values))
+    missing = [name for name in names if name not in found]
+    if missing and found:
+        raise DataError(f"no record has the column {', '.join(map(repr, missing))}, found {', '.join(map(repr, found))}")
+
+
 def detect(records: Sequence[Record]) -> Format:
     """The one format that the first records have.
 
