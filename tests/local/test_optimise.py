@@ -20,7 +20,7 @@ from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.scores import TEMPERATURE, TrainerScorer, bare_model
 from nat_finetune.local.settings import Importance, LoopSettings, LoraSettings, PolicyGradientSettings, PreferenceSettings
 from nat_finetune.local.weights import TrainedWeights
-from nat_finetune.types import Group
+from nat_finetune.types import Group, RewardTerm
 from tests.fixtures.models import ARCHITECTURES, tiny_model
 from tests.fixtures.training import (
     REWARD,
@@ -42,7 +42,8 @@ def run(learner, objective, **settings):
 
 
 def group_objective(groups, preset=GRPO, *, importance=None, bound=1e-3, length_limit=None):
-    rows = encode_groups(groups, preset, reward=REWARD, length_limit=length_limit, max_length=None, policy_version=0)
+    options = {"length_limit": length_limit, "max_length": None, "policy_version": 0}
+    rows = encode_groups(groups, preset, rewards=(RewardTerm(REWARD),), **options)
     return GroupObjective(rows, PolicyGradientSettings(preset, length_limit, importance), agreement_bound=bound)
 
 
