@@ -58,6 +58,7 @@ BUILT_IN_MODULES = (
     "nat_finetune.adapters.local",
     "nat_finetune.evaluators.exact_match",
     "nat_finetune.evaluators.json_schema",
+    "nat_finetune.evaluators.llm_judge",
     "nat_finetune.evaluators.numeric_match",
     "nat_finetune.evaluators.python",
     "nat_finetune.evaluators.regex",

@@ -133,6 +133,10 @@ class TTCStrategyBaseConfig(ComponentConfig):
 class EvaluatorBaseConfig(ComponentConfig):
     """Config of an entry of `eval.evaluators`."""
 
+    def compares_rollouts(self) -> bool:
+        """Whether scores only say how the rollouts of one example compare: their mean says nothing of a policy."""
+        return False
+
 
 class EvalDatasetBaseConfig(ComponentConfig):
     """Config of a dataset: `eval.general.dataset`, `finetuning.validation.dataset`, ..."""

@@ -217,6 +217,24 @@ def _candidates(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _comparisons(config: RunConfig) -> Iterator[Problem]:
+    """A score that compares rollouts of one policy with one another has the same mean for every policy."""
+    rewards = [reward.name for reward in config.finetuning.rewards]
+    for split, settings in (("test", config.finetuning.test), ("validation", config.finetuning.validation)):
+        names = settings.names(rewards or list(config.eval.evaluators)) if settings is not None else ()
+        for name in names:
+            evaluator = config.eval.evaluators.get(name)
+            if evaluator is not None and evaluator.compares_rollouts():
+                others = [other for other, entry in config.eval.evaluators.items() if not entry.compares_rollouts()]
+                yield Problem(
+                    f"eval.evaluators.{name} compares rollouts of the same policy, so its mean is the same for every policy",
+                    key=f"finetuning.{split}.metrics",
+                    hint=f"name others: {', '.join(others)}"
+                    if others
+                    else "add an evaluator that scores each rollout by itself",
+                )
+
+
 _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _needed,
     _records,
@@ -228,6 +246,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _local_model,
     _tokens,
     _candidates,
+    _comparisons,
 )
 
 

@@ -8,8 +8,10 @@ from nat_finetune.compose import target_of
 from nat_finetune.config.fit import check_fit
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
+from nat_finetune.registry import Registry
 from nat_finetune.types import RewardCondition, RewardTerm
 from tests.config.components import WHOLE, registry
+from tests.source_tree import ROOT
 
 PAIRS = [
     ("trajectory_builder: groups", "trajectory_builder: pairs"),
@@ -183,3 +185,21 @@ def test_several_rewards_reach_what_is_trained(tmp_path):
 def test_what_is_wrong_with_rewards_is_said(tmp_path, old, new, message):
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, changed(*TWO, (old, new)))
+
+
+@pytest.mark.parametrize("metrics", ["", "metrics: [better]"])
+def test_a_score_that_compares_rollouts_is_no_metric(tmp_path, metrics):
+    source = (ROOT / "configs" / "grpo_reasoning_gym.yml").read_text(encoding="utf-8")
+    ranked = source.replace(
+        "evaluators:\n", "evaluators:\n    better: {_type: llm_judge, llm_name: policy, mode: ranking}\n", 1
+    )
+    ranked = ranked.replace("{name: correct}", "{name: better}")
+    path = tmp_path / "c.yml"
+    path.write_text(ranked)
+    load_config(path, registry=Registry.installed())  # trained by a ranking, measured by others
+    path.write_text(ranked.replace("metrics: [correct, format]", metrics))
+    with pytest.raises(ConfigError, match="the same for every policy") as raised:
+        load_config(path, registry=Registry.installed())
+    assert [(problem.key, problem.hint) for problem in raised.value.problems] == [
+        ("finetuning.test.metrics", "name others: correct, format")
+    ]
