@@ -21,20 +21,33 @@ class Collected:
         """Look at what was written after the last commit, at `offset` of `events.jsonl`."""
         for step, rollout in self._store.rollouts(offset):
             if rollout is None:
-                self.superseded += self._pending.pop(step, [])
+                self.discard(step)
             else:
                 self._pending.setdefault(step, []).append(rollout)
 
-    def unfinished(self, step: int, expected: int, *, anew: bool) -> list[Rollout]:
-        """What a stopped session finished of a step; nothing of an incomplete one where it is to be collected `anew`."""
+    def discard(self, step: int) -> None:
+        """What is left of a step does not count."""
+        self.superseded += self._pending.pop(step, [])
+
+    def collect_anew(self, step: int, wanted: set[str]) -> None:
+        """Forget what was found of a step, unless it is these rollouts and no others: then the step's collection was whole."""
+        found = self._pending.get(step, [])
+        if found and {rollout.rollout_id for rollout in found if is_final(rollout)} != wanted:
+            self._store.restart_step(step)
+            self.discard(step)
+
+    def unfinished(self, step: int, wanted: set[str]) -> list[Rollout]:
+        """Those of the wanted rollouts that a stopped session finished, with their earlier attempts.
+
+        Others stay for when they are asked for; attempts without an end are superseded.
+        """
         found = self._pending.pop(step, [])
         finals = {rollout.rollout_id for rollout in found if is_final(rollout)}
-        if anew and found and len(finals) < expected:
-            self._store.restart_step(step)
-            self.superseded += found
-            return []
-        usable = [rollout for rollout in found if rollout.rollout_id.split("~")[0] in finals]
-        self.superseded += [rollout for rollout in found if rollout not in usable]
+        others = [rollout for rollout in found if _request(rollout) not in wanted]
+        usable = [rollout for rollout in found if _request(rollout) in finals & wanted]
+        self.superseded += [rollout for rollout in found if rollout not in usable and rollout not in others]
+        if others:
+            self._pending[step] = others
         return usable
 
     def committed(self, step: int) -> list[Rollout]:
@@ -49,6 +62,10 @@ class Collected:
 def is_final(rollout: Rollout) -> bool:
     """Whether this attempt is the one that counts; earlier ones carry `~attempt` in their id."""
     return "~" not in rollout.rollout_id
+
+
+def _request(rollout: Rollout) -> str:
+    return rollout.rollout_id.split("~")[0]
 
 
 def require_few_failures(rollouts: list[Rollout], limit: float) -> list[Rollout]:

@@ -21,12 +21,13 @@ from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, Out
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
 from nat_finetune.holdout import DataSets, load_data, load_held_out
 from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
+from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
-from nat_finetune.run import Parts, RolloutSource, Run
+from nat_finetune.run import Run
 from nat_finetune.runstore import RunStore
 from nat_finetune.selection import best_scores
 from nat_finetune.types import EvalResult, Example, PolicyRef

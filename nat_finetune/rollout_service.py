@@ -54,9 +54,12 @@ class RolloutSettings:
 
 
 def requests_for(
-    step: int, examples: Sequence[Example], generations: int, seed: int, purpose: str = "step"
+    step: int, examples: Sequence[Example], generations: int, seed: int, purpose: str = "step", first: int = 0
 ) -> list[RolloutRequest]:
-    """The rollouts of one step: `generations` of each example, with ids that sort in this order and seeds of their own."""
+    """The rollouts of one step: `generations` of each example, with ids that sort in this order and seeds of their own.
+
+    `first` is the position of the first example in the step: further examples come after the step's own.
+    """
     return [
         RolloutRequest(
             rollout_id=f"{purpose}{step:05d}-{position:05d}-{generation:03d}",
@@ -64,7 +67,7 @@ def requests_for(
             generation=generation,
             seed=derive_seed(seed, purpose, step, example.id, generation),
         )
-        for position, example in enumerate(examples)
+        for position, example in enumerate(examples, start=first)
         for generation in range(generations)
     ]
 

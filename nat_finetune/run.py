@@ -11,31 +11,30 @@ What a crash leaves behind decides what a resume does:
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from nat_finetune.best import best_checkpoint, patience_message
 from nat_finetune.collected import Collected, is_final, require_few_failures
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
-from nat_finetune.data.merging import count_merges
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.selection import SelectionRules, select_pairs
 from nat_finetune.data.worth import length_warning, worth_of
 from nat_finetune.errors import NoTrainableSignal
-from nat_finetune.evaluate import PolicyEvaluation
-from nat_finetune.interfaces import Built, Round, Step, TrainerAdapter, TrajectoryBuilder, WarningBuilder
+from nat_finetune.interfaces import Built, Round, Step, WarningBuilder
 from nat_finetune.job import run_job
+from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
-from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens
+from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens, segment_counts
 from nat_finetune.report.progress import Progress
-from nat_finetune.rollout_service import RolloutService, requests_for
+from nat_finetune.rollout_service import RolloutRequest, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
 from nat_finetune.schedule import EpochSchedule, RoundSchedule
-from nat_finetune.selection import Ending, SignalWatch
+from nat_finetune.selection import Curriculum, Ending, SignalWatch, curriculum_rules, further_examples
 from nat_finetune.types import (
     Collection,
     Dropped,
@@ -46,29 +45,8 @@ from nat_finetune.types import (
     PolicyRef,
     PreferencePair,
     Rollout,
-    Target,
     UpdateResult,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutSource:
-    """Items are built from rollouts of the workflow."""
-
-    service: RolloutService
-    builder: TrajectoryBuilder
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What the steps of a run are made with."""
-
-    source: RolloutSource | RecordSource
-    adapter: TrainerAdapter
-    validation: PolicyEvaluation | None
-    target: Target
-    best: Mapping[str, float] = field(default_factory=dict)
-    """The best score of each reward, where its evaluator declares it."""
 
 
 class Run:
@@ -91,6 +69,9 @@ class Run:
         self._step_seconds: dict[str, float] = {}
         self._exhausted = False
         self._total = 1
+        self._step: Step | None = None
+        rules = curriculum_rules(config)
+        self._curriculum = Curriculum(rules, self.state, parts.target, config.seed) if rules is not None else None
         self._signal = SignalWatch(self.state, config, parts.target, parts.best, signal_steps=1)
 
     def resume(self) -> None:
@@ -146,6 +127,7 @@ class Run:
             RolloutFailureLimit: more failed than `max_failure_rate`.
             NoTrainableSignal: more have no score than `max_unscored_rate`.
         """
+        self._step = step
         source = self._parts.source
         if isinstance(source, RecordSource):
             self._metrics = self._step_metrics(step)
@@ -153,7 +135,13 @@ class Run:
         if step.index < self.state.steps_done:
             return require_few_failures(self._collected.committed(step.index), self._config.max_failure_rate)
         requests = requests_for(step.index, step.examples, source.builder.generations, self._config.seed)
-        done = self._collected.unfinished(step.index, len(requests), anew=self._config.deterministic)
+        if self._config.deterministic:
+            self._collected.collect_anew(step.index, {request.rollout_id for request in requests})
+        return await self._run(step, requests, source)
+
+    async def _run(self, step: Step, requests: Sequence[RolloutRequest], source: RolloutSource) -> list[Rollout]:
+        """Those of the requested rollouts that are not done yet; returns all of them."""
+        done = self._collected.unfinished(step.index, {request.rollout_id for request in requests})
         finished = {rollout.rollout_id for rollout in done}
         missing = [request for request in requests if request.rollout_id not in finished]
         self._progress.stage_started(step.index, "collect", len(requests))
@@ -211,8 +199,14 @@ class Run:
             NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row (or a whole epoch, if
                 that is fewer), and never before: after an update the run ends as finished, with a warning.
         """
+        built = await self._refilled(built)
         items: list[Item] = list(built.items)
         dropped = list(built.dropped)
+        if self._curriculum is not None:
+            groups = [item for item in items if isinstance(item, Group)]
+            chosen, left_out = self._curriculum.choose(groups, dropped, step=built.step, epoch=self._metrics["epoch"])
+            items, dropped = list(chosen), [*dropped, *left_out]
+            self._metrics["curriculum"] = {"percentile": self.state.curriculum["percentile"], "of_groups": len(groups)}
         pairs = [item for item in built.items if isinstance(item, PreferencePair)]
         if pairs:
             pairs, left_out = self._select_pairs(pairs, rules or SelectionRules())
@@ -238,7 +232,7 @@ class Run:
         self._metrics |= {
             "kept": len(collection.items) - sum(drop.what != "trajectory" for drop in left_out),
             "dropped": {} if again else drop_counts([*collection.dropped, *left_out]),
-            "segments": self._segments(collection),
+            "segments": segment_counts(self._uncommitted, collection),
             "update": dict(result.metrics) if result else None,
             "seconds": dict(self._step_seconds),
         }
@@ -351,18 +345,32 @@ class Run:
     def _evidence(self, rollouts: Sequence[Rollout]) -> Evidence:
         source = self._parts.source
         generations = 0 if isinstance(source, RecordSource) else source.builder.generations
-        return Evidence(rollouts, self._parts.target, generations, self._parts.best)
+        rules = curriculum_rules(self._config)
+        spread = rules.min_reward_diff if rules is not None else None
+        return Evidence(rollouts, self._parts.target, generations, self._parts.best, min_reward_diff=spread)
+
+    async def _refilled(self, built: Built) -> Built:
+        """Flat groups are replaced: further examples are run until the step has as many groups as examples, or the limit."""
+        source, settings, step = self._parts.source, self._config.dynamic_sampling, self._step
+        if settings is None or step is None or isinstance(source, RecordSource):
+            return built
+        further = further_examples(self._examples, step, self._config.seed, settings.max_extra_examples)
+        before, taken = len(built.items), 0
+        while (missing := len(step.examples) - len(built.items)) > 0 and taken < len(further):
+            more, first = further[taken : taken + missing], len(step.examples) + taken
+            requests = requests_for(step.index, more, source.builder.generations, self._config.seed, first=first)
+            extra = self.build(await self._run(step, requests, source), step=built.step)
+            built = Built(built.step, (*built.items, *extra.items), (*built.dropped, *extra.dropped))
+            taken += len(more)
+        self._collected.discard(step.index)
+        self._metrics["dynamic_sampling"] = {"extra_examples": taken, "extra_groups": len(built.items) - before}
+        return built
 
     async def _train(self, collection: Collection) -> tuple[UpdateResult, tuple[Dropped, ...]]:
         """What the update did, and which items the backend could not take."""
         self._progress.stage_started(collection.step, "update", None)
         with self._timed("update"):
             return await run_job(self._parts.adapter, self._store, collection, self.state.reference)
-
-    def _segments(self, collection: Collection) -> dict[str, int]:
-        """How the turns of the groups became token sequences, and why not fewer; empty for other items."""
-        groups = [item for item in collection.items if isinstance(item, Group)]
-        return asdict(count_merges(self._uncommitted, groups)) if groups else {}
 
     def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)

@@ -45,6 +45,8 @@ class RunState:
     """Up to now, in a row."""
     steps_at_best: int = 0
     """Of those, the latest in a row in which every rollout scored the maximum."""
+    curriculum: dict[str, Any] = field(default_factory=dict)
+    """`difficulty` (mean reward by example key, as last seen), `included`, `percentile`, `last_expansion_epoch`."""
     ended: str | None = None
     """Why training ended before its last step."""
     seconds: dict[str, float] = field(default_factory=dict)

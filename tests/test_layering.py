@@ -16,7 +16,20 @@ LAYERS: tuple[set[str], ...] = (
     {"interfaces", "answers", "tracing", "runstore", "local"},  # 2: the seams, and the torch room
     {"builders", "trainers", "adapters", "evaluators", "datasets", "llms", "strategies"},  # 3: chosen by name in YAML
     # 4: the story of a run
-    {"compose", "live", "schedule", "best", "records", "holdout", "collected", "job", "run", "selection", "calibration"}
+    {
+        "compose",
+        "live",
+        "schedule",
+        "best",
+        "records",
+        "holdout",
+        "collected",
+        "job",
+        "run",
+        "parts",
+        "selection",
+        "calibration",
+    }
     | {"finetune", "rollout_service", "evaluate", "gate", "lock", "report"},
     {"cli"},  # 5: the only place that prints
 )

@@ -166,6 +166,25 @@ def _kept_weights(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _groups_only(config: RunConfig) -> Iterator[Problem]:
+    """What compares or replaces groups needs groups, and examples outside the step to replace them by."""
+    builder, finetuning = _builder(config), config.finetuning
+    asked = {
+        "curriculum_learning": finetuning.curriculum_learning.enabled,
+        "dynamic_sampling": finetuning.dynamic_sampling is not None,
+    }
+    if builder is not None and builder.makes != "group":
+        message = f"it is about groups of rollouts, `_type: {builder.component_name}` makes {_ITEMS[builder.makes]}"
+        for key in (key for key, on in asked.items() if on):
+            yield Problem(message, key=f"finetuning.{key}", hint="leave it out")
+    if asked["dynamic_sampling"] and finetuning.examples_per_step is None:
+        yield Problem(
+            "a step takes all examples, so there are no further ones",
+            key="finetuning.dynamic_sampling",
+            hint="set finetuning.examples_per_step",
+        )
+
+
 def _local_model(config: RunConfig) -> Iterator[Problem]:
     adapter, llm = _adapter(config), _llm(config)
     if adapter is None or llm is None or not adapter.needs_local_model or llm.trainable_locally:
@@ -243,6 +262,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _trainer_and_builder,
     _unhonoured,
     _kept_weights,
+    _groups_only,
     _local_model,
     _tokens,
     _candidates,

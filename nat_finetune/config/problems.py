@@ -31,12 +31,11 @@ NAT_KEYS: dict[str, tuple[str, ...]] = {
     "*.dataset.structure": ("generated_answer_key", "trajectory_key", "expected_trajectory_key"),
     "trajectory_builders.*": ("reward",),
     "trainers.*": ("reward",),
-    "finetuning": ("run_configuration", "curriculum_learning"),
+    "finetuning": ("run_configuration",),
 }  # fmt: skip
 """Keys that NAT 1.9 has and nat-finetune does not, by where they stand."""
 
 _WHAT_TO_DO = {
-    "curriculum_learning": "it is not supported yet: leave it out",
     "run_configuration": "NAT fills it from its command line: see finetuning.validation and nat-finetune run --help",
     "reward": "NAT fills it from finetuning.reward_function: set that",
     "output_dir": "finetuning.output_dir says where run folders go",

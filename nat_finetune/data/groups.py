@@ -60,12 +60,16 @@ def is_flat(trajectories: Sequence[Trajectory], target: Target) -> bool:
 
     Under GDPO every reward must be equal: sums can tie where the rewards do not.
     """
-    if spread([trajectory.rewards for trajectory in trajectories], target) > 0:
-        return False
-    by_turn: dict[tuple[str, int], set[float]] = {}
+    return group_spread(trajectories, target) == 0
+
+
+def group_spread(trajectories: Sequence[Trajectory], target: Target) -> float:
+    """The largest difference inside a group of anything that pays: a reward that is compared, or the credit of a turn index."""
+    by_turn: dict[tuple[str, int], list[float]] = {}
     for trajectory in trajectories:
         for segment in trajectory.segments:
             for turn in segment.turns:
                 if turn.credit is not None:  # without credit the outcome pays, and that is equal
-                    by_turn.setdefault(turn.cell, set()).add(turn.credit)
-    return all(len(credits) == 1 for credits in by_turn.values())
+                    by_turn.setdefault(turn.cell, []).append(turn.credit)
+    widest = spread([trajectory.rewards for trajectory in trajectories], target)
+    return max([widest, *(max(credits) - min(credits) for credits in by_turn.values())])

@@ -63,6 +63,15 @@ def spread(group: Sequence[Rewards], target: Target) -> float:
     return widest
 
 
+def total(rewards: Rewards, target: Target) -> float:
+    """The weighted sum of the rewards that are known: what examples are ranked by."""
+    whole = weighted_sum(rewards, target.rewards)
+    if whole is not None:
+        return whole
+    known = {term: value for term in target.rewards if (value := _known(rewards.get(term.name))) is not None}
+    return math.fsum(term.weight * value for term, value in known.items())
+
+
 def unknown_rewards(rewards: Rewards, target: Target) -> tuple[str, ...]:
     """The rewards whose absence makes a rollout useless: any of a weighted sum, all of those that are compared apart."""
     unknown = tuple(name for name in target.reward_names if _known(rewards.get(name)) is None)

@@ -170,6 +170,12 @@ def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str
             lines.append(f"{skipped:,} steps had nothing to train on and made no update")
         lines += segments_account(steps)
         lines += preferences_account(steps)
+    extra = [step["dynamic_sampling"] for step in steps if step.get("dynamic_sampling")]
+    if extra:
+        tried, groups = (sum(line[key] for line in extra) for key in ("extra_examples", "extra_groups"))
+        lines.append(
+            f"dynamic sampling ran {tried:,} further examples in place of flat groups, {groups:,} of them gave a group"
+        )
     unknown = [name for name, row in metrics.items() if row["after"] and row["after"]["mean"] is None]
     lines += [f"{name} is unknown on every test example" for name in unknown]
     return lines

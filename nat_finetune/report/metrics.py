@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from nat_finetune.data.merging import count_merges
 from nat_finetune.data.trajectories import is_truncated, target_calls
 from nat_finetune.report.rewards import reward_figures
-from nat_finetune.types import Cause, Dropped, Rollout, Target
+from nat_finetune.types import Cause, Collection, Dropped, Group, Rollout, Target
 
 
 def sampled_tokens(rollout: Rollout) -> int:
@@ -35,6 +37,12 @@ def rollout_metrics(rollouts: Sequence[Rollout], target: Target) -> dict[str, An
         "reward": reward_figures(finals, target),
         "tokens": {"sampled": sum(sampled_tokens(rollout) for rollout in rollouts)},
     }
+
+
+def segment_counts(rollouts: Sequence[Rollout], collection: Collection) -> dict[str, int]:
+    """How the turns of the groups became token sequences, and why not fewer; empty for other items."""
+    groups = [item for item in collection.items if isinstance(item, Group)]
+    return asdict(count_merges(rollouts, groups)) if groups else {}
 
 
 def _failures(rollouts: Sequence[Rollout]) -> dict[str, int]:

@@ -93,8 +93,8 @@ CASES = [
     ),
     (
         "curriculum",
-        "finetuning: {curriculum_learning: {enabled: true}}\n",
-        [("1:14", "finetuning.curriculum_learning", "a NAT key", "not supported yet")],
+        "finetuning: {curriculum_learning: {enabled: true, random_subsample: 7.0}}\n",
+        [("1:69", "finetuning.curriculum_learning.random_subsample", "at most 1", "")],
     ),
     # ---------------------------------------------------------------------------------------------------------- values
     ("number below range", "finetuning: {num_epochs: 0}\n", [("1:26", "finetuning.num_epochs", "at least 1, found 0", "")]),

@@ -1,0 +1,32 @@
+"""What the steps of a run are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nat_finetune.evaluate import PolicyEvaluation
+from nat_finetune.interfaces import TrainerAdapter, TrajectoryBuilder
+from nat_finetune.records import RecordSource
+from nat_finetune.rollout_service import RolloutService
+from nat_finetune.types import Target
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSource:
+    """Items are built from rollouts of the workflow."""
+
+    service: RolloutService
+    builder: TrajectoryBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the steps of a run are made with."""
+
+    source: RolloutSource | RecordSource
+    adapter: TrainerAdapter
+    validation: PolicyEvaluation | None
+    target: Target
+    best: Mapping[str, float] = field(default_factory=dict)
+    """The best score of each reward, where its evaluator declares it."""
