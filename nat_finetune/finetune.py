@@ -178,7 +178,7 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
             store.write_json(manifest.NAME, data.manifest.to_dict())
         run = await _make_run(config, parts, store, data, progress)
         run.resume()
-        for warning in data.warnings:
+        for warning in [*data.warnings, *await _template_warnings(config, parts)]:
             if warning not in run.state.warnings:
                 run.warn(warning)
         run.state.seconds["load"] = run.state.seconds.get("load", 0.0) + time.monotonic() - began
@@ -258,6 +258,17 @@ async def evaluation(
         EvalSettings(split, names, settings.generations, finetuning.seed, finetuning.confidence),
         enter_rollout=parts.enter_rollout,
     )
+
+
+async def _template_warnings(config: RunConfig, parts: Composition) -> list[str]:
+    """Whether the model's chat template makes rollouts of several turns dear; shipped policies have prompts of their own."""
+    from nat_finetune.local.prefixes import probe_prefixes
+
+    builder = config.trajectory_builders.get(config.finetuning.trajectory_builder or "")
+    if builder is None or not builder.token_level or not config.llms[parts.target.llm].trainable_locally:
+        return []
+    policy = await parts.get_policy()
+    return [] if policy.source.startswith("builtin:") else probe_prefixes(policy.format).warnings
 
 
 async def _measure(run: Run, store: RunStore, test: PolicyEvaluation | None, name: str, progress: Progress) -> None:

@@ -393,3 +393,16 @@ async def test_every_architecture_learns_by_grpo_and_agrees_with_its_engine(arch
         after = [_whole(policy, t) for t in group.trajectories]
     assert done.metrics["sampler_trainer_max_abs"] < 1e-5
     assert after[0] - before[0] > after[1] - before[1]
+
+
+async def test_reading_shared_beginnings_once_changes_no_gradient_of_a_group(monkeypatch):
+    """Eight answers to one prompt, read as a tree and one by one."""
+    with tiny_policy() as policy:
+        groups = await uneven_groups(policy)
+        learner = learner_of(policy)
+        shared, _ = gradients_of(learner, group_objective(groups), monkeypatch)
+        assert learner.scorer.tree_tokens > 0
+        learner.scorer.tree_tokens = 0
+        apart, _ = gradients_of(learner, group_objective(groups), monkeypatch)
+    assert max((shared[name] - apart[name]).abs().max().item() for name in shared) < 1e-5
+    assert max(gradient.abs().max().item() for gradient in apart.values()) > 1e-2
