@@ -339,8 +339,12 @@ class Run:
         left_out = {"kept": 0, "dropped": drop_counts(dropped), "segments": {}, "update": None}
         self._metrics["tokens"]["trained"] = 0
         self._store.metrics.append(self._metrics | left_out | {"seconds": dict(self._step_seconds)})
+        self._list(step, dropped)
         self._store.restart_step(step)
         return NoTrainableSignal(message)
+
+    def _list(self, step: int, dropped: Sequence[Dropped]) -> None:
+        self._store.dropped.extend({"step": step, **asdict(drop)} for drop in dropped)
 
     def _evidence(self, rollouts: Sequence[Rollout]) -> Evidence:
         source = self._parts.source
@@ -375,7 +379,7 @@ class Run:
     def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)
         self._ledger.add_superseded(self._collected.superseded)
-        self._store.dropped.extend({"step": collection.step, **asdict(drop)} for drop in [*collection.dropped, *left_out])
+        self._list(collection.step, [*collection.dropped, *left_out])
         self._collected.superseded = []
         self.state.ledger = self._ledger.to_dict()
 
