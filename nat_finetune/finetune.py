@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from nat_finetune.data.keys import examples_digest
 from nat_finetune.data.splits import SIDES
 from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
-from nat_finetune.holdout import DataSets, load_data, load_held_out
+from nat_finetune.holdout import DataSets, check_pairs, load_data, load_held_out
 from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
 from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.registry import Registry
@@ -207,6 +208,7 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
         ),
         target=parts.target,
         best=await _best(parts),
+        check_records=partial(check_pairs, data=data, config=config),
     )
     return Run(store, finetuning, data.train, made, progress)
 

@@ -13,9 +13,10 @@ from nat_finetune.compose import Composition, record_dataset_of
 from nat_finetune.config.schema import EvaluationConfig, RunConfig, SplitConfig
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.manifest import Manifest, read_manifest
+from nat_finetune.data.pair_splits import pair_rows
 from nat_finetune.data.splits import SIDES, Leak, Row, Side, Tie, assign, clusters, leaks, ties
 from nat_finetune.errors import ConfigError, DataError, Problem
-from nat_finetune.types import Dropped, DropReason, Example
+from nat_finetune.types import Dropped, DropReason, Example, Item, PreferencePair
 
 _TRAIN_KEY = "eval.general.dataset"
 _NOT_LOOKED = (
@@ -61,8 +62,8 @@ class _Loaded:
         self.sides += [side] * len(examples)
         self.keys += [key] * len(examples)
 
-    def name(self, place: int) -> str:
-        return f"{self.examples[place].id!r} ({self.keys[place]})"
+    def names(self) -> list[str]:
+        return [f"{example.id!r} ({key})" for example, key in zip(self.examples, self.keys, strict=True)]
 
 
 async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None) -> DataSets:
@@ -97,9 +98,8 @@ async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None
         manifest, dropped = _part(loaded, rows, found, split, finetuning.seed, kept)
         notes.append(_split_note(loaded, split, kept))
         warnings += [f"{drop.example_id!r} is left out: {drop.detail}" for drop in dropped[:_SHOWN]]
-    passed = _check(loaded, leaks(loaded.sides, found), allowed=finetuning.allow_leakage)
-    if passed:
-        warnings.append(f"allow_leakage: {len(passed):,} held-out examples leak, such as {'; '.join(passed[:_SHOWN])}")
+    passed = _check(loaded.names(), leaks(loaded.sides, found), allowed=finetuning.allow_leakage)
+    warnings += _passed(passed)
     sets: dict[Side, list[Example]] = {
         side: [e for e, at in zip(loaded.examples, loaded.sides, strict=True) if at == side] for side in SIDES
     }
@@ -136,6 +136,29 @@ async def load_held_out(
     rows = [_row(example) for example in loaded.examples]
     found, _ = _ties(rows, config)
     return loaded.examples, _clusters(loaded, rows, found)[side]
+
+
+def check_pairs(items: Sequence[Item], data: DataSets, config: RunConfig) -> list[str]:
+    """Whether pairs of records leak into the held-out examples, by their contexts; what to warn of.
+
+    Raises:
+        DataError: some do, and `allow_leakage` does not let them pass.
+    """
+    pairs = [item for item in items if isinstance(item, PreferencePair)]
+    held_out = [*data.validation, *data.test]
+    if not pairs or not held_out:
+        return []
+    contexts, of_pair = pair_rows(pairs)
+    first = {place: pair for pair, place in reversed(list(zip(pairs, of_pair, strict=True)))}
+    names = [first[place].provenance.record or repr(first[place].provenance.example_id) for place in range(len(contexts))]
+    names += [f"{example.id!r} (finetuning.validation.dataset)" for example in data.validation]
+    names += [f"{example.id!r} (finetuning.test.dataset)" for example in data.test]
+    # Which of the held-out sets an example is in does not matter here: they were compared with one another before.
+    sides: list[Side] = ["train" for _ in contexts]
+    sides += ["test" for _ in held_out]
+    found, warnings = _ties([*contexts, *map(_row, held_out)], config)
+    passed = _check(names, leaks(sides, found), allowed=config.finetuning.allow_leakage)
+    return [*warnings, *_passed(passed)]
 
 
 async def _held_out(parts: Composition, settings: EvaluationConfig | None, side: Side) -> tuple[list[Example], Side, str]:
@@ -201,13 +224,19 @@ def _split_note(loaded: _Loaded, split: SplitConfig, kept: Manifest | None) -> s
     return f"split of {_TRAIN_KEY} by {how}: {counts} examples{kept_note}{dropped_note}"
 
 
-def _check(loaded: _Loaded, found: Sequence[Leak], *, allowed: bool) -> list[str]:
+def _passed(leaking: Sequence[str]) -> list[str]:
+    if not leaking:
+        return []
+    return [f"allow_leakage: {len(leaking):,} held-out examples leak, such as {'; '.join(leaking[:_SHOWN])}"]
+
+
+def _check(names: Sequence[str], found: Sequence[Leak], *, allowed: bool) -> list[str]:
     """Each leak as a text.
 
     Raises:
         DataError: there are some, and they are not allowed.
     """
-    named = [f"{loaded.name(leak.first)} and {loaded.name(leak.second)}: {leak.why}" for leak in found]
+    named = [f"{names[leak.first]} and {names[leak.second]}: {leak.why}" for leak in found]
     if named and not allowed:
         more = [f"... and {len(named) - _SHOWN:,} more"] if len(named) > _SHOWN else []
         lines = "\n  ".join([*named[:_SHOWN], *more])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import TrainerAdapter, TrajectoryBuilder
 from nat_finetune.records import RecordSource
 from nat_finetune.rollout_service import RolloutService
-from nat_finetune.types import Target
+from nat_finetune.types import Item, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +30,5 @@ class Parts:
     target: Target
     best: Mapping[str, float] = field(default_factory=dict)
     """The best score of each reward, where its evaluator declares it."""
+    check_records: Callable[[Sequence[Item]], list[str]] = lambda items: []
+    """Refuses items of records that leak into what is held out; returns what to warn of."""

@@ -22,7 +22,6 @@ from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.selection import SelectionRules, select_pairs
-from nat_finetune.data.worth import length_warning, worth_of
 from nat_finetune.errors import NoTrainableSignal
 from nat_finetune.interfaces import Built, Round, Step, WarningBuilder
 from nat_finetune.job import run_job
@@ -30,6 +29,7 @@ from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
 from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens, segment_counts
+from nat_finetune.report.preferences import preferences_metrics
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutRequest, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
@@ -184,6 +184,8 @@ class Run:
         built = Built(step, tuple(items), tuple(dropped))
         if isinstance(source, RecordSource):
             self._metrics["records"] = source.about()
+            for text in self._parts.check_records(items):
+                self.warn(text)
             skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
             if skipped:
                 self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
@@ -209,8 +211,11 @@ class Run:
             self._metrics["curriculum"] = {"percentile": self.state.curriculum["percentile"], "of_groups": len(groups)}
         pairs = [item for item in built.items if isinstance(item, PreferencePair)]
         if pairs:
-            pairs, left_out = self._select_pairs(pairs, rules or SelectionRules())
-            items, dropped = list(pairs), [*dropped, *left_out]
+            selected = select_pairs(pairs, rules or SelectionRules(), seed=derive_seed(self._config.seed, "max_pairs"))
+            items, dropped = list(selected.pairs), [*dropped, *selected.dropped]
+            self._metrics["preferences"], warnings = preferences_metrics(selected, self._config)
+            for text in warnings:
+                self.warn(text)
         collection = Collection(tuple(items), self._store.folder.name, built.step, self._parts.target.llm, tuple(dropped))
         ending = self._signal.look(items, self._uncommitted)
         if ending is not None:
@@ -281,17 +286,6 @@ class Run:
             self.policy = best.policy
 
     # ------------------------------------------------------------------------------------------------------------- inside
-
-    def _select_pairs(self, pairs: list[PreferencePair], rules: SelectionRules) -> tuple[list[PreferencePair], list[Dropped]]:
-        """The pairs that are trained, with their weights; what they are worth goes into the step's metrics."""
-        seed = self._config.seed
-        selected = select_pairs(pairs, rules, seed=derive_seed(seed, "max_pairs"))
-        worth = worth_of(selected, seed=derive_seed(seed, "lengths"), confidence=self._config.confidence)
-        self._metrics["preferences"] = asdict(worth)
-        warning = length_warning(worth.lengths) if worth.lengths is not None else None
-        if warning is not None:
-            self.warn(warning)
-        return selected.pairs, selected.dropped
 
     @property
     def _over(self) -> bool:

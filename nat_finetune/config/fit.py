@@ -100,6 +100,12 @@ def _records(config: RunConfig) -> Iterator[Problem]:
     elif trainer is not None:
         for key in sorted(trainer.unused_with_records & trainer.model_fields_set):
             yield Problem(f"would be ignored: {reads}", key=f"trainers.{finetuning.trainer}.{key}", hint="leave it out")
+    if finetuning.split is not None and finetuning.split.validation + finetuning.split.test:
+        yield Problem(
+            f"takes parts of eval.general.dataset, but {reads}",
+            key="finetuning.split",
+            hint="give the held-out examples as finetuning.validation.dataset and finetuning.test.dataset",
+        )
     evaluated = finetuning.validation is not None or finetuning.test is not None
     ignored = _OF_COLLECTION if evaluated else _OF_COLLECTION | _OF_EVALUATION
     for key in sorted(finetuning.model_fields_set & ignored):

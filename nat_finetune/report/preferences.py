@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+
+from nat_finetune.config.schema import FinetuningConfig
+from nat_finetune.data.seeds import derive_seed
+from nat_finetune.data.selection import Selected
+from nat_finetune.data.worth import length_warning, worth_of
+
+
+def preferences_metrics(selected: Selected, config: FinetuningConfig) -> tuple[dict[str, Any], list[str]]:
+    """What a step's line in `metrics.jsonl` says of its pairs, and what to warn of."""
+    worth = worth_of(selected, seed=derive_seed(config.seed, "lengths"), confidence=config.confidence)
+    warning = length_warning(worth.lengths) if worth.lengths is not None else None
+    return asdict(worth), [] if warning is None else [warning]
 
 
 def preferences_account(steps: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -120,6 +120,14 @@ def test_a_pair_that_is_none(worse, reason):
     assert (pairs, dropped) == ([], [("pair", reason)])
 
 
+def test_the_better_of_two_bad_answers_can_be_unfit():
+    events = (candidate(0, 0.9), candidate(1, 0.4), candidate(2, 0.1))
+    pairs, dropped = build(*events, rules=PairRules("s", min_chosen_score=0.5))
+    assert [pair.chosen_score for pair in pairs] == [0.9, 0.9]
+    assert dropped == [("pair", "min_chosen_score")]
+    assert build(candidate(0, 0.1 + 0.2), candidate(1, 0.1), rules=PairRules("s", min_chosen_score=0.3))[1] == []
+
+
 @pytest.mark.parametrize("answer", ["o0", "o1"])
 def test_the_answer_in_its_own_context(answer):
     context = [*MESSAGES, {"role": "assistant", "content": answer}]

@@ -130,3 +130,30 @@ def test_bad_records_are_left_out_and_counted_where_the_config_says_so(folder):
 def test_nothing_that_is_set_is_ignored(folder, capsys, override, said):
     assert main(["validate", "c.yml", "-o", override]) == 2
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_records_that_leak_into_the_test_set_stop_the_run(folder, allowed):
+    held_out = {"id": 5, "question": "board 3", "answer": "", "task_key": "t3"}
+    (folder / "test.jsonl").write_text(json.dumps(held_out) + "\n")
+    config = {
+        **CONFIG,
+        "workflow": {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"},
+        "eval": {"evaluators": {"right": {"_type": "exact_match"}}},
+    }
+    test_set = {"dataset": {"_type": "jsonl", "file_path": "test.jsonl"}}
+    config["finetuning"] = {**CONFIG["finetuning"], "test": test_set, "allow_leakage": allowed}
+    (folder / "c.yml").write_text(yaml.safe_dump(config))
+    code = main(["run", "c.yml"])
+    said = report(folder)["warnings" if allowed else "message"]
+    said = "\n".join(said) if allowed else said
+    assert "labels.jsonl:4 and 5 (finetuning.test.dataset): the same task key 't3'" in said
+    assert (code == 3) is not allowed
+
+
+def test_no_part_of_the_records_is_held_out_for_nothing(folder, capsys):
+    config = {**CONFIG, "workflow": {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"}}
+    config["finetuning"] = {**CONFIG["finetuning"], "split": {"test": 0.2}}
+    (folder / "c.yml").write_text(yaml.safe_dump(config))
+    assert main(["validate", "c.yml"]) == 2
+    assert "takes parts of eval.general.dataset, but trajectory_builders.labels" in " ".join(capsys.readouterr().out.split())
