@@ -89,7 +89,7 @@ async def evaluate_config(
     settings = config.finetuning.test if split == "test" else config.finetuning.validation
     async with compose(config, registry) as parts:
         examples, clusters = await load_held_out(config, parts, split, _kept(RunStore(run)) if run is not None else None)
-        policy = await _policy_of(config, parts, run, checkpoint)
+        policy = await policy_of(config, parts, run, checkpoint)
         measured = await evaluation(config, parts, examples, split, settings, clusters)
         if measured is None:
             raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
@@ -115,13 +115,13 @@ async def export_run(
     if output.exists():
         raise OutputError(f"{output} exists; give a folder that does not")
     async with compose(loaded.config, registry) as parts:
-        policy = await _policy_of(loaded.config, parts, run, checkpoint)
+        policy = await policy_of(loaded.config, parts, run, checkpoint)
         local = await parts.get_policy()
         (export_merged if form == "merged" else export_adapter)(local, output)
         return policy
 
 
-async def _policy_of(config: RunConfig, parts: Composition, run: Path | None, which: Checkpoint) -> PolicyRef:
+async def policy_of(config: RunConfig, parts: Composition, run: Path | None, which: Checkpoint) -> PolicyRef:
     """The policy of a run's best or last checkpoint, its weights loaded; the base policy where there is no run."""
     if run is None:
         return PolicyRef(parts.target.llm, 0)

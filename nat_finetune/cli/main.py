@@ -23,6 +23,7 @@ from nat_finetune.cli.migrate import migrate
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
 from nat_finetune.cli.schema import schema
+from nat_finetune.cli.smoke import smoke
 from nat_finetune.cli.validate import validate
 from nat_finetune.errors import NatFinetuneError
 
@@ -41,6 +42,7 @@ app.command("validate")(validate)
 app.command("list")(list_components)
 app.command("migrate")(migrate)
 app.command("lock")(lock)
+app.command("smoke")(smoke)
 app.command("schema")(schema)
 app.command("explain")(explain)
 app.command("diff")(diff)
