@@ -30,7 +30,7 @@ LAYERS: tuple[set[str], ...] = (
         "selection",
         "calibration",
     }
-    | {"finetune", "rollout_service", "evaluate", "gate", "lock", "report"},
+    | {"finetune", "rollout_service", "evaluate", "checks", "report"},
     {"cli"},  # 5: the only place that prints
 )
 COMPONENT_LAYER = 3

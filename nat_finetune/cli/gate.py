@@ -12,7 +12,7 @@ from nat_finetune.cli.options import Json, RunFolder
 from nat_finetune.errors import ConfigError, GateFailed, OutputError
 
 if TYPE_CHECKING:
-    from nat_finetune.gate import GateVerdict
+    from nat_finetune.checks.gate import GateVerdict
 
 
 def gate(
@@ -30,7 +30,7 @@ def gate(
     json: Json = False,
 ) -> None:
     """Test, paired by held-out example, whether a trained model may be promoted; exit code 9 where it may not."""
-    from nat_finetune.gate import GateRule, judge
+    from nat_finetune.checks.gate import GateRule, judge
 
     if not 0.0 < confidence < 1.0:
         raise ConfigError(f"--confidence must be between 0 and 1, found {confidence:g}")
@@ -46,7 +46,7 @@ def gate(
 
 
 def _print(verdict: GateVerdict) -> None:
-    from nat_finetune.gate import shown
+    from nat_finetune.checks.gate import shown
 
     rule = verdict.rule
     print(f"{rule.metric} of {verdict.run}: {shown(verdict.value)}")

@@ -13,8 +13,8 @@ def lock(
     configs: Annotated[list[Path], typer.Argument(help="YAML files", metavar="CONFIG...", show_default=False)],
 ) -> None:
     """Write CONFIG.lock.yml beside each config: values, versions of components and packages, hashes of models and datasets."""
+    from nat_finetune.checks.lock import lock_path, make_lock, write_lock
     from nat_finetune.config.load import load_config
-    from nat_finetune.lock import lock_path, make_lock, write_lock
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()

@@ -27,11 +27,11 @@ def run(
     json: Json = False,
 ) -> None:
     """Finetune as the config says; the report goes into the run folder."""
+    from nat_finetune.checks.lock import check_lock, keep_lock
     from nat_finetune.cli.progress import reporter
     from nat_finetune.config.fit import algorithm_line, resolved_algorithm
     from nat_finetune.config.load import load_config
     from nat_finetune.finetune import continued_run, finetune, new_run
-    from nat_finetune.lock import check_lock, keep_lock
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()

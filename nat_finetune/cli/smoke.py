@@ -23,8 +23,8 @@ def smoke(
 
     It tests the plumbing (events, items, masks, update, export, reload) and says nothing about scores.
     """
+    from nat_finetune.checks.smoke import smoke as run_small
     from nat_finetune.registry import Registry
-    from nat_finetune.smoke import smoke as run_small
 
     registry = Registry.installed()
     print(f"{config}: a random policy of bytes in place of every model, two examples, one update")

@@ -75,9 +75,9 @@ def _declared(names: list[str]) -> dict[str, str]:
 
 
 def _check(path: Path, overrides: list[str], registry: Registry, environment: Mapping[str, str], *, locked: bool) -> Checked:
+    from nat_finetune.checks.lock import check_lock
     from nat_finetune.config.fit import resolved_algorithm
     from nat_finetune.config.load import load_config
-    from nat_finetune.lock import check_lock
 
     try:
         loaded = load_config(path, overrides, registry=registry, environment=environment)

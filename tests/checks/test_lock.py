@@ -5,11 +5,11 @@ import shutil
 import pytest
 import yaml
 
+from nat_finetune.checks.lock import check_lock, keep_lock, lock_path, make_lock, read_lock
 from nat_finetune.cli.main import main
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
 from nat_finetune.finetune import new_run
-from nat_finetune.lock import check_lock, keep_lock, lock_path, make_lock, read_lock
 from nat_finetune.registry import Registry
 from tests.source_tree import ROOT
 
