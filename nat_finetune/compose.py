@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nat_finetune.config.component import ComponentConfig, EvalDatasetBaseConfig
@@ -27,7 +28,8 @@ WORKFLOW = "<workflow>"
 class Composition:
     """The live components of one config; what factories see as `interfaces.Builder`."""
 
-    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack) -> None:
+    def __init__(self, config: RunConfig, registry: Registry, stack: AsyncExitStack, folder: Path | None = None) -> None:
+        self._folder = folder
         self._config = config
         self._registry = registry
         self._stack = stack
@@ -48,6 +50,11 @@ class Composition:
     def seed(self) -> int:
         """`finetuning.seed`."""
         return self._config.finetuning.seed
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder; None where nothing is trained."""
+        return self._folder
 
     @property
     def deterministic(self) -> bool:
@@ -240,12 +247,12 @@ def record_dataset_of(config: RunConfig) -> EvalDatasetBaseConfig | None:
 
 
 @asynccontextmanager
-async def compose(config: RunConfig, registry: Registry) -> AsyncIterator[Composition]:
-    """The components of a config, closed at the end.
+async def compose(config: RunConfig, registry: Registry, folder: Path | None = None) -> AsyncIterator[Composition]:
+    """The components of a config, closed at the end; `folder` is that of the run.
 
     Raises:
         ConfigError: the parts do not fit together; all misfits at once, before anything heavy is loaded.
     """
     check_fit(config)
     async with AsyncExitStack() as stack:
-        yield Composition(config, registry, stack)
+        yield Composition(config, registry, stack, folder)

@@ -173,7 +173,7 @@ def write_report(
 async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> None:
     config = loaded.config
     began = time.monotonic()
-    async with compose(config, registry) as parts:
+    async with compose(config, registry, store.folder) as parts:
         data = await load_data(config, parts, _kept(store))
         if data.manifest is not None:
             store.write_json(manifest.NAME, data.manifest.to_dict())

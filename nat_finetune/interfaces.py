@@ -113,6 +113,10 @@ class Builder(Protocol):
     def deterministic(self) -> bool:
         """`finetuning.deterministic`."""
 
+    @property
+    def folder(self) -> Path | None:
+        """The run folder, for what need not be computed twice; None where nothing is trained."""
+
     async def get_llm(self, name: str) -> ChatModel:
         """An entry of `llms`; its calls are recorded."""
 

@@ -29,7 +29,7 @@ from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
 from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens, segment_counts
-from nat_finetune.report.preferences import preferences_metrics
+from nat_finetune.report.preferences import falling_warning, preferences_metrics
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutRequest, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
@@ -233,6 +233,9 @@ class Run:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
         else:
             self.policy = result.policy
+            falling = None if collection.warm_up else falling_warning(result.curve)
+            if falling is not None:
+                self.warn(falling)
         self._account(collection, left_out)
         self._metrics |= {
             "kept": len(collection.items) - sum(drop.what != "trajectory" for drop in left_out),

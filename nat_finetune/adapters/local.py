@@ -15,7 +15,12 @@ async def local_trainer_adapter(config: LocalTrainerAdapterConfig, builder: Buil
     from nat_finetune.local.jobs import LocalTrainerAdapter
 
     adapter = LocalTrainerAdapter(
-        config.settings(), await builder.get_policy(), target=builder.target, name=builder.entry_name, seed=builder.seed
+        config.settings(),
+        await builder.get_policy(),
+        target=builder.target,
+        name=builder.entry_name,
+        seed=builder.seed,
+        folder=builder.folder,
     )
     try:
         yield adapter

@@ -127,6 +127,9 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     """Less memory for about a third more time."""
     max_length: int | None = Field(None, ge=2)
     """Longer trajectories and pairs are dropped as `too_long`; null: what the model was made for."""
+    on_too_long: Literal["drop", "fail", "truncate_prompt"] = "drop"
+    """What happens to them: left out and counted, an error, or, of pairs only, the prompt loses its first tokens. A completion
+    is never cut: one that alone is too long is dropped."""
     agreement: AgreementConfig = AgreementConfig()
     """How far sampler and trainer may be apart."""
 
@@ -151,6 +154,7 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
             loop=LoopSettings(**{field.name: getattr(self, field.name) for field in fields(LoopSettings)}),
             lora=None if self.lora is None else self.lora.settings(),
             max_length=self.max_length,
+            on_too_long=self.on_too_long,
             agreement_bound=self.agreement.bound,
             agreement_rows=self.agreement.rows,
         )
@@ -166,6 +170,10 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
         if self.total_steps is not None and self.warmup_steps >= self.total_steps:
             raise ValueError(f"warmup_steps must be below total_steps: {self.warmup_steps} and {self.total_steps}")
         algorithm = self.algorithm
+        if self.on_too_long == "truncate_prompt" and not isinstance(algorithm, PreferenceConfig):
+            raise ValueError(
+                "on_too_long: truncate_prompt is for pairs: sampled tokens would follow another prompt than theirs"
+            )
         if self.epochs > 1 and not isinstance(algorithm, PreferenceConfig) and algorithm.preset().surrogate == "reinforce":
             raise ValueError("epochs must be 1 for surrogate: reinforce, which is right for fresh samples only")
         return self

@@ -7,8 +7,8 @@ token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -96,6 +96,10 @@ class Rows:
     def add_column(self, name: str, values: Sequence[Sequence[float]]) -> None:
         """Give each token of each row a value."""
         self.columns[name] = self._sized(_flat(values, np.float32))
+
+    def without_columns(self, names: Container[str]) -> Rows:
+        """The same rows without these columns."""
+        return replace(self, columns={name: values for name, values in self.columns.items() if name not in names})
 
     def new_column(self, name: str) -> None:
         """A column of zeros, to be filled by `store`."""

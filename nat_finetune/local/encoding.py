@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from nat_finetune.errors import ConfigError, Problem
+from nat_finetune.errors import ConfigError, DataError, Problem
 from nat_finetune.local.group_objective import GroupObjective
 from nat_finetune.local.group_rows import encode_groups
 from nat_finetune.local.optimise import Objective
@@ -12,7 +13,7 @@ from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
-from nat_finetune.types import Collection, Dropped, Group, PreferencePair, RewardTerm, Target
+from nat_finetune.types import Collection, Dropped, DropReason, Group, PreferencePair, RewardTerm, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,12 @@ def encode(
     algorithm, max_length = settings.algorithm, settings.max_length or policy.max_context
     if isinstance(algorithm, PreferenceSettings):
         pairs = encode_pairs(
-            [item for item in collection.items if isinstance(item, PreferencePair)], policy.format, max_length=max_length
+            [item for item in collection.items if isinstance(item, PreferencePair)],
+            policy.format,
+            max_length=max_length,
+            truncate_prompts=settings.on_too_long == "truncate_prompt",
         )
+        _check_lengths(pairs.dropped, settings)
         if collection.warm_up:
             algorithm = replace(algorithm, preference_loss_weight=0.0, sft_loss_weight=1.0, sft_average_log_probs=True)
         return Encoded(PairObjective(pairs, algorithm), tuple(pairs.dropped), pairs.trained_tokens, masked=0)
@@ -53,10 +58,22 @@ def encode(
         max_length=max_length,
         policy_version=policy.version,
     )
+    _check_lengths(groups.dropped, settings)
     masked = groups.zero_advantage_tokens
     trained = groups.trained_tokens - (0 if algorithm.needs_reference else masked)
     objective = GroupObjective(groups, algorithm, agreement_bound=agreement_bound)
     return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares)
+
+
+def _check_lengths(dropped: Sequence[Dropped], settings: UpdateSettings) -> None:
+    too_long = [drop for drop in dropped if drop.reason is DropReason.TOO_LONG]
+    if too_long and settings.on_too_long == "fail":
+        first = too_long[0]
+        where = first.record or f"example {first.example_id!r}"
+        raise DataError(
+            f"{len(too_long)} items are too long, such as a {first.what} of {where} with {first.detail} "
+            "(trainer_adapters.NAME.on_too_long: fail): raise max_length, shorten them, or set on_too_long: drop"
+        )
 
 
 def _rewards(target: Target) -> tuple[RewardTerm, ...]:

@@ -51,7 +51,9 @@ class Job:
 class LocalTrainerAdapter:
     """Implements `interfaces.TrainerAdapter` in this process."""
 
-    def __init__(self, settings: UpdateSettings, policy: LocalPolicy, *, target: Target, name: str, seed: int) -> None:
+    def __init__(
+        self, settings: UpdateSettings, policy: LocalPolicy, *, target: Target, name: str, seed: int, folder: Path | None = None
+    ) -> None:
         self._settings = settings
         self._policy = policy
         self._target = target
@@ -66,6 +68,7 @@ class LocalTrainerAdapter:
             lora=settings.lora,
             needs_reference=settings.algorithm.needs_reference,
             seed=seed,
+            folder=folder,
         )
 
     @property

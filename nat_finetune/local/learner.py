@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError
@@ -13,6 +14,7 @@ from nat_finetune.local.lora import attach_lora
 from nat_finetune.local.optimise import Learner, Objective, mean_metrics, optimise
 from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.policy import LocalPolicy
+from nat_finetune.local.reference_cache import ReferenceCache
 from nat_finetune.local.scores import TrainerScorer
 from nat_finetune.local.settings import LoopSettings, LoraSettings, OptimiserSettings
 from nat_finetune.local.weights import Reference, TrainedWeights
@@ -20,12 +22,19 @@ from nat_finetune.types import PolicyRef
 
 
 def make_learner(
-    policy: LocalPolicy, optimiser: OptimiserSettings, *, lora: LoraSettings | None, needs_reference: bool, seed: int
+    policy: LocalPolicy,
+    optimiser: OptimiserSettings,
+    *,
+    lora: LoraSettings | None,
+    needs_reference: bool,
+    seed: int,
+    folder: Path | None = None,
 ) -> Learner:
     """Make a policy trainable: with an adapter, from which it also samples from now on, or with all of its weights.
 
-    Make it before a checkpoint is loaded: the reference is the policy as it is now.
+    Make it before a checkpoint is loaded: the reference is the policy as it is now. Its logprobs are kept below `folder`.
     """
+    cache = ReferenceCache(None if folder is None else folder / "reference", policy.digest)
     if lora is not None:
         policy.attach(attach_lora(policy.model, lora, seed=derive_seed(seed, "lora")))
     weights = TrainedWeights(policy.model)
@@ -35,6 +44,7 @@ def make_learner(
         optimiser=Optimiser(weights, optimiser),
         scorer=TrainerScorer(policy.model),
         reference=Reference(policy.model, weights) if needs_reference else None,
+        reference_cache=cache,
     )
 
 

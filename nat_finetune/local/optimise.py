@@ -17,6 +17,7 @@ from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.optimiser import Optimiser
+from nat_finetune.local.reference_cache import ReferenceCache
 from nat_finetune.local.scores import TrainerScorer
 from nat_finetune.local.settings import LoopSettings
 from nat_finetune.local.weights import Reference, TrainedWeights
@@ -35,6 +36,7 @@ class Learner:
     scorer: TrainerScorer
     reference: Reference | None
     """None where the algorithm needs none."""
+    reference_cache: ReferenceCache
 
 
 class Objective(Protocol):

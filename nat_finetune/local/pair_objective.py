@@ -34,12 +34,20 @@ class PairObjective:
         return self._encoded.items
 
     def begin(self, learner: Learner, plans: Sequence[Plan], *, single_step: bool) -> Mapping[str, float]:
-        """Score every row by the reference, once."""
+        """Score every row by the reference, unless that was done for an update on the same pairs."""
         if learner.reference is None:
             raise BackendError("preference losses need a reference policy")
-        with learner.reference.active():
+        reference, cache = learner.reference, learner.reference_cache
+        measured = {"prompts_truncated": float(self._encoded.truncated)} if self._encoded.truncated else {}
+        known = cache.get(self.rows, reference.digest)
+        if known is not None:
+            self.rows.columns[REFERENCE] = known
+            return measured
+        rows = self.rows.without_columns({REFERENCE})
+        with reference.active():
             learner.scorer.score_into(self.rows, REFERENCE, plans)
-        return {}
+        cache.put(rows, reference.digest, self.rows.columns[REFERENCE])
+        return measured
 
     def check(self, metrics: Mapping[str, float]) -> None:
         """Nothing to hold against: the loss does not use the sampler's logprobs."""
@@ -87,6 +95,7 @@ class PairObjective:
             "preference_loss": result.pair_loss_B.sum() / total,
             "chosen_reward": result.chosen_reward_B.sum() / total,
             "rejected_reward": result.rejected_reward_B.sum() / total,
+            "chosen_logratio": result.chosen_logratio_B.sum() / total,
             "margin": result.margin_B.sum() / total,
             "accuracy": result.correct_B.float().sum() / total,
             "chosen_logprob": whole_R[chosen_B].sum() / total,

@@ -28,6 +28,8 @@ class PairRows:
     weights: NDArray[np.float32]
     """For each pair."""
     dropped: list[Dropped]
+    truncated: int = 0
+    """Pairs whose prompt lost its first tokens."""
 
     @property
     def trained_tokens(self) -> int:
@@ -36,8 +38,12 @@ class PairRows:
         return int(sum(tokens[row] for units in self.items for unit in units for row in unit))
 
 
-def encode_pairs(pairs: Sequence[PreferencePair], chat: ChatFormat, *, max_length: int | None) -> PairRows:
-    """Rows of all pairs; a pair with a side longer than `max_length` tokens is dropped, never cut.
+def encode_pairs(
+    pairs: Sequence[PreferencePair], chat: ChatFormat, *, max_length: int | None, truncate_prompts: bool = False
+) -> PairRows:
+    """Rows of all pairs. A pair with a side longer than `max_length` tokens is dropped.
+
+    With `truncate_prompts` its prompt loses its first tokens instead, on both sides the same; a completion is never cut.
 
     Raises:
         DataError: the chat template does not write a completion as a continuation of its prompt.
@@ -46,8 +52,12 @@ def encode_pairs(pairs: Sequence[PreferencePair], chat: ChatFormat, *, max_lengt
     items: list[list[tuple[int, ...]]] = []
     weights: list[float] = []
     dropped: list[Dropped] = []
+    truncated = 0
     for pair in pairs:
         sides = pair_ids(pair, chat)
+        if truncate_prompts and max_length is not None:
+            whole, sides = sides, _shortened(sides, max_length)
+            truncated += sides != whole
         longest = max(len(prompt) + len(completion) for prompt, completion in sides)
         if max_length is not None and longest > max_length:
             dropped.append(_too_long(pair.provenance, longest, max_length))
@@ -59,7 +69,14 @@ def encode_pairs(pairs: Sequence[PreferencePair], chat: ChatFormat, *, max_lengt
         [[0] * len(prompt) + [1] * len(completion) for prompt, completion in known],
     )
     rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)  # preferences are about the policy itself
-    return PairRows(rows, items, np.array(weights, np.float32), dropped)
+    return PairRows(rows, items, np.array(weights, np.float32), dropped, truncated)
+
+
+def _shortened(sides: tuple[tuple[Ids, Ids], tuple[Ids, Ids]], limit: int) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+    """The sides with the last tokens of their prompt that leave room for the longer completion; as they were if none does."""
+    (prompt, chosen), (_, rejected) = sides
+    room = limit - max(len(chosen), len(rejected))
+    return sides if room < 1 else ((prompt[-room:], chosen), (prompt[-room:], rejected))
 
 
 def pair_ids(pair: PreferencePair, chat: ChatFormat) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
@@ -111,4 +128,5 @@ def _too_long(provenance: Provenance, length: int, limit: int) -> Dropped:
         rollout_id=provenance.rollout_id,
         call_seq=provenance.chosen_call,
         rejected_call=provenance.rejected_call,
+        record=provenance.record,
     )

@@ -101,6 +101,8 @@ class UpdateSettings:
     """None: all weights are trained."""
     max_length: int | None = None
     """Tokens; None: what the model was made for."""
+    on_too_long: str = "drop"
+    """`drop`, `fail` or `truncate_prompt`; a completion is never cut."""
     agreement_bound: float | None = None
     """Nats; None: by the model's dtype."""
     agreement_rows: int = 8

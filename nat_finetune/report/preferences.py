@@ -28,6 +28,22 @@ def preferences_account(steps: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(_sentences(total, found))
 
 
+_FALLEN = -1.0
+"""Nats by which a chosen completion may be less probable than under the reference before it is worth a word."""
+
+
+def falling_warning(curve: Sequence[Mapping[str, float]]) -> str | None:
+    """What to say of an update after which the chosen completions are less probable than before; None where they are not."""
+    last = curve[-1].get("chosen_logratio") if curve else None
+    if last is None or last >= _FALLEN:
+        return None
+    return (
+        f"the chosen completions became less probable than under the reference, by more than {-_FALLEN:g} nat on average: "
+        "the margin grows because the rejected ones fall faster, and probability goes to answers that nobody chose; set "
+        "sft_loss_weight, lower the learning rate or the passes over the pairs, or raise beta"
+    )
+
+
 _COUNTED = ("pairs", "contexts", "candidate_sets", "candidates", "judgments", "contradictions")
 
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from nat_finetune.adapters.local import LocalTrainerAdapterConfig, local_trainer_adapter
-from nat_finetune.errors import AgreementError, BackendError, ConfigError, NoTrainableSignal
+from nat_finetune.errors import AgreementError, BackendError, ConfigError, DataError, NoTrainableSignal
 from nat_finetune.interfaces import TrainerAdapter
 from nat_finetune.local.jobs import LocalTrainerAdapter
 from nat_finetune.local.scores import TrainerScorer
@@ -105,6 +105,16 @@ async def test_preferences_report_their_own_figures():
     } <= result.metrics.keys()
     assert result.curve[0]["loss"] == pytest.approx(0.6931, abs=1e-4)
     assert result.curve[-1]["margin"] > result.curve[0]["margin"]
+
+
+async def test_too_long_is_an_error_where_the_config_says_so():
+    with tiny_policy() as policy:
+        with pytest.raises(DataError, match=r"2 items are too long, such as a pair of example 1 with \d+ tokens"):
+            await adapter_of(policy, "dpo", max_length=8, on_too_long="fail").prepare(collection(*PAIRS), None)
+        spec = await adapter_of(policy, "dpo", max_length=30, on_too_long="truncate_prompt").prepare(collection(*PAIRS), None)
+    assert spec.items == 2
+    with pytest.raises(ValidationError, match="truncate_prompt is for pairs"):
+        config("grpo", on_too_long="truncate_prompt")
 
 
 async def test_the_same_key_starts_once_and_other_content_has_another_key():

@@ -208,3 +208,19 @@ def test_what_the_template_cannot_say_is_refused(template, text, message):
         tokenizer.chat_template = template
     with pytest.raises(DataError, match=message):
         completion_ids(MESSAGES, text, ChatFormat(tokenizer, model), where="line 3, chosen")
+
+
+def test_a_prompt_is_cut_from_the_left_alike_on_both_sides_and_a_completion_never():
+    given = pair("win", "lose it all", text="move 0 1 2 3 4 5 6 7 8 9")
+    with tiny_policy() as policy:
+        whole = encode_pairs([given], policy.format, max_length=None)
+        sides = [completion_ids(given.context, text, policy.format, where="") for text in (given.chosen, given.rejected)]
+        longest = max(len(completion) for _, completion in sides)
+        cut = encode_pairs([given], policy.format, max_length=longest + 5, truncate_prompts=True)
+        none_left = encode_pairs([given], policy.format, max_length=longest, truncate_prompts=True)
+    prompt = sides[0][0]
+    ids = [cut.rows.token_ids_N[cut.rows.starts[row] : cut.rows.starts[row + 1]].tolist() for row in (0, 1)]
+    assert ids == [[*prompt[-5:], *completion] for _, completion in sides]
+    assert cut.trained_tokens == whole.trained_tokens
+    assert (cut.truncated, whole.truncated, none_left.truncated) == (1, 0, 0)
+    assert [drop.reason for drop in none_left.dropped] == [DropReason.TOO_LONG]
