@@ -92,7 +92,7 @@ async def test_a_review_ends_in_a_draft_that_awaits_a_reviewer():
     assert [event.name for event in rollout.events if isinstance(event, ToolCall)] == PLAN.split()
     assert llm.asked[1].endswith("terms covered L2 notice timely N2 deductible 300 D2 limit 2500 loss 1600 payable 1300")
     assert [call.path for call in rollout.model_calls] == [("plan",), ("explain",)]
-    assert await scores(rollout) == (1.0, 1.0, 1.0, 1.0, 1.0)
+    assert await scores(rollout) == (1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 
 
 async def test_the_writer_sees_only_what_the_plan_has_found():
@@ -106,22 +106,22 @@ async def test_the_writer_sees_only_what_the_plan_has_found():
     assert llm.asked[1].endswith(
         "terms unknown unknown notice unknown unknown deductible unknown unknown limit unknown loss 1600 payable unknown"
     )
-    assert await scores(rollout) == (0.0, 0.0, 0.0, 0.0, 0.0)
+    assert await scores(rollout) == (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
 async def test_what_is_no_plan_or_no_draft_is_the_policys_failure_and_earns_nothing():
     failure, rollout = await reviewed(Scripted({"Plan": "pay at once", "Explain": FIT}))
     assert isinstance(failure, PolicyFailure)
-    assert await scores(rollout) == (0.0, None, None, None, None)
+    assert await scores(rollout) == (0.0, None, None, None, None, None)
     failure, rollout = await reviewed(Scripted({"Plan": PLAN, "Explain": "Paid."}))
     assert isinstance(failure, PolicyFailure)
-    assert await scores(rollout) == (1.0, 0.0, 0.0, 0.0, 0.0)
+    assert await scores(rollout) == (1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 async def test_without_a_writer_the_review_ends_after_the_tools():
     output, rollout = await reviewed(Scripted({"Plan": PLAN}), writer=None)
     assert output == {"claim": CLAIM.input, "plan": PLAN.split()}
-    assert await scores(rollout) == (1.0, None, None, None, None)
+    assert await scores(rollout) == (1.0, None, None, None, None, None)
 
 
 async def test_an_example_that_is_no_claim_is_a_data_error_that_names_it():
@@ -140,7 +140,7 @@ async def test_exact_plan_score_is_the_expectation_over_plans():
 
 async def test_exact_rubric_is_the_expectation_over_drafts():
     llm = Scripted(chances={FIT: 0.5, "Recommend paying 1600 under clause L2, subject to review.": 0.25, "Pay it.": 0.25})
-    expected = {"rubric": 0.5 + 0.25 * 0.5, "correctness": 0.5, "citation": 0.75, "restraint": 0.75}
+    expected = {"rubric": 0.5 + 0.25 * 0.5, "correctness": 0.5, "citation": 0.75, "restraint": 0.75, "form": 0.75}
     for mark, value in expected.items():
         async with evaluator("draft", llm, mark=mark) as exact:
             assert await exact.evaluate_policy([CLAIM]) == [pytest.approx(value)]

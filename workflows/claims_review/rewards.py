@@ -30,6 +30,7 @@ MARKS: Mapping[str, Mark] = {
     "correctness": drafts.correctness,
     "citation": drafts.citation,
     "restraint": drafts.restraint,
+    "form": drafts.form,
 }
 
 
@@ -49,9 +50,9 @@ class ClaimsDraftScoreConfig(EvaluatorBaseConfig, name="claims_draft_score"):
 
     writer: FunctionRef
     """The function whose drafts are scored."""
-    mark: Literal["rubric", "correctness", "citation", "restraint"] = "rubric"
+    mark: Literal["rubric", "correctness", "citation", "restraint", "form"] = "rubric"
     """`correctness`: decision and amount are right. `citation`: the clause is. `restraint`: it authorises nothing. `rubric`:
-    the mean of the first two, 0 where it authorises."""
+    the mean of the first two, 0 where it authorises. `form`: it is a draft at all."""
     exact: bool = True
     """Evaluate from the writer's distribution, on what the best plan finds; needs a local model."""
 
