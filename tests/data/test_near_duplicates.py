@@ -46,6 +46,12 @@ def test_templates_are_not_merged():
     assert couples(sums) == []
 
 
+def test_a_long_template_with_short_slots_is_not_merged():
+    """The template outweighs the slots unless it is left out: each of three templates is in a third of the texts."""
+    templates = [" ".join(f"word{i}of{t}" for i in range(300)) for t in range(3)]
+    assert couples([f"{templates[i % 3]} item{i} price{i}" for i in range(150)]) == []
+
+
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_the_similarity_is_the_cosine_of_rarity_weights(share):
     """By hand: words w0..w9 in a row; the first `share` of them are equal in both texts."""
