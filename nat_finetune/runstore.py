@@ -20,6 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from nat_finetune.errors import ConfigError, OutputError, Problem
+from nat_finetune.tracing.lines import from_line, to_line
 from nat_finetune.types import EvalResult, PolicyRef, Rollout, UpdateResult
 
 T = TypeVar("T")
@@ -240,7 +241,7 @@ class RunStore:
 
     def add_rollout(self, step: int, rollout: Rollout) -> None:
         """Keep a finished rollout."""
-        self.events.append({"step": step, "rollout": rollout})
+        self.events.append({"step": step, "rollout": to_line(rollout)})
 
     def restart_step(self, step: int) -> None:
         """Say in the log that the step's rollouts so far do not count: it is collected anew."""
@@ -249,7 +250,14 @@ class RunStore:
     def rollouts(self, offset: int = 0) -> Iterator[tuple[int, Rollout | None]]:
         """(step, rollout) of each line from `offset` on; None where the step was restarted."""
         for line in self.events.lines(offset):
-            yield line["step"], (_as(Rollout, line["rollout"], self.events.path) if "rollout" in line else None)
+            yield line["step"], (self._rollout(line["rollout"]) if "rollout" in line else None)
+
+    def _rollout(self, line: Any) -> Rollout:
+        try:
+            whole = from_line(line)
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(self.events.path, f"no rollout: {error!r}") from error
+        return _as(Rollout, whole, self.events.path)
 
     def save_evaluation(self, name: str, result: EvalResult) -> None:
         """Keep an evaluation under a name such as `test-before`."""
