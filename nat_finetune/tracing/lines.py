@@ -1,6 +1,6 @@
 """A rollout as a line of `events.jsonl` holds it: what the line says already, or what is at its default, is left out.
 
-What an event lacks has one meaning: `rollout_id` is the rollout's, `end` is its `start`, the `policy` of a model call is that of
+What an event lacks is known: `rollout_id` is the rollout's, `end` is its `start`, the `policy` of a model call is that of
 the model call before it, and everything else is at its default in `types`.
 """
 
