@@ -53,6 +53,7 @@ BUILT_IN_MODULES = (
     "nat_finetune.datasets.files",
     "nat_finetune.datasets.parquet",
     "nat_finetune.builders.grpo",
+    "nat_finetune.builders.sft",
     "nat_finetune.builders.dpo",
     "nat_finetune.builders.preference",
     "nat_finetune.adapters.local",

@@ -498,6 +498,9 @@ class Demonstration:
     completion: str
     provenance: Provenance
     weight: float = 1.0
+    prompt_ids: tuple[int, ...] | None = None
+    """The sampled call's ids, where the completion is a call's whole reply."""
+    completion_ids: tuple[int, ...] | None = None
 
 
 Item = Group | PreferencePair | Demonstration
@@ -524,6 +527,12 @@ class DropReason(StrEnum):
     """Another person's equal judgment: its weight went to the pair that was kept."""
     CONTRADICTION = "contradiction"
     """The reverse is preferred elsewhere in the same context."""
+    NOT_BEST = "not_best"
+    """A candidate beside a better one of its turn, where the best is imitated."""
+    LOW_SCORE = "low_score"
+    """The best candidate of its turn, but not good enough to imitate."""
+    LOW_REWARD = "low_reward"
+    """A rollout that did not earn enough to imitate."""
     MIN_CHOSEN_SCORE = "min_chosen_score"
     """The better of two answers that are both unfit."""
     BRIDGES_SPLIT = "bridges_split"
@@ -559,7 +568,7 @@ class DropReason(StrEnum):
     """Longer than the trainer's limit; never cut silently."""
 
 
-DroppedWhat = Literal["candidate", "turn", "pair", "group", "rollout", "trajectory", "call", "record"]
+DroppedWhat = Literal["candidate", "turn", "pair", "group", "rollout", "trajectory", "call", "record", "demonstration"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from nat_finetune.local.settings import (
     LoraSettings,
     OptimiserSettings,
     PreferenceSettings,
+    SupervisedSettings,
     UpdateSettings,
 )
 
@@ -65,7 +66,23 @@ class PreferenceConfig(Section):
         return self
 
 
-Algorithm = Annotated[PolicyGradientConfig | PreferenceConfig, Field(discriminator="name")]
+class SupervisedConfig(Section):
+    """Supervised finetuning on demonstrations."""
+
+    name: Literal["sft"]
+    reduction: Literal["token_mean", "sequence_mean"] = "token_mean"
+    """What counts equally: every token of a completion, or every completion."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All choices."""
+        return self.model_dump()
+
+    def settings(self) -> SupervisedSettings:
+        """All of this, as the local backend wants it."""
+        return SupervisedSettings(self.reduction)
+
+
+Algorithm = Annotated[PolicyGradientConfig | PreferenceConfig | SupervisedConfig, Field(discriminator="name")]
 
 
 class LoraConfig(Section):
@@ -100,7 +117,8 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     keeps_weights: ClassVar[bool] = True
 
     algorithm: Algorithm
-    """`{name: grpo}` or a relative takes groups, `{name: dpo}` takes preference pairs; docs/algorithms.md has every knob."""
+    """`{name: grpo}` or a relative takes groups, `{name: dpo}` preference pairs, `{name: sft}` demonstrations:
+    docs/algorithms.md has every knob."""
     lora: LoraConfig | None = None
     """Absent: all weights are trained."""
     learning_rate: float = Field(gt=0)
@@ -134,7 +152,9 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     """How far sampler and trainer may be apart."""
 
     def takes(self) -> frozenset[ItemKind]:
-        """Pairs for `name: dpo`, else groups."""
+        """Pairs for `name: dpo`, demonstrations for `name: sft`, else groups."""
+        if isinstance(self.algorithm, SupervisedConfig):
+            return frozenset(["demonstration"])
         return frozenset(["pair" if isinstance(self.algorithm, PreferenceConfig) else "group"])
 
     def resolved_algorithm(self) -> dict[str, Any]:
@@ -170,10 +190,10 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
         if self.total_steps is not None and self.warmup_steps >= self.total_steps:
             raise ValueError(f"warmup_steps must be below total_steps: {self.warmup_steps} and {self.total_steps}")
         algorithm = self.algorithm
-        if self.on_too_long == "truncate_prompt" and not isinstance(algorithm, PreferenceConfig):
+        if self.on_too_long == "truncate_prompt" and isinstance(algorithm, PolicyGradientConfig):
             raise ValueError(
-                "on_too_long: truncate_prompt is for pairs: sampled tokens would follow another prompt than theirs"
+                "on_too_long: truncate_prompt is not for groups: sampled tokens belong to the prompt that they followed"
             )
-        if self.epochs > 1 and not isinstance(algorithm, PreferenceConfig) and algorithm.preset().surrogate == "reinforce":
+        if self.epochs > 1 and isinstance(algorithm, PolicyGradientConfig) and algorithm.preset().surrogate == "reinforce":
             raise ValueError("epochs must be 1 for surrogate: reinforce, which is right for fresh samples only")
         return self

@@ -158,6 +158,7 @@ def _trained_calls(collection: Collection, dropped_later: Sequence[Dropped]) -> 
     """Calls of the items that the backend trained on."""
     rollouts = {drop.rollout_id for drop in dropped_later if drop.what in _WHOLE}
     pairs = {(drop.rollout_id, drop.call_seq, drop.rejected_call) for drop in dropped_later if drop.what == "pair"}
+    alone = {(drop.rollout_id, drop.call_seq) for drop in dropped_later if drop.what == "demonstration"}
     for item in collection.items:
         if isinstance(item, Group):
             for trajectory in item.trajectories:
@@ -169,3 +170,5 @@ def _trained_calls(collection: Collection, dropped_later: Sequence[Dropped]) -> 
             if (where.rollout_id, where.chosen_call, where.rejected_call) not in pairs:
                 yield (where.rollout_id, where.chosen_call)
                 yield (where.rollout_id, where.rejected_call)
+        elif (item.provenance.rollout_id, item.provenance.chosen_call) not in alone:
+            yield (item.provenance.rollout_id, item.provenance.chosen_call)

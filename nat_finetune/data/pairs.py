@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
@@ -90,17 +90,11 @@ class PairBuilder:
         """
         emitted: set[str] = set()
         for rollout in rollouts:
-            events = [event for event in rollout.events if isinstance(event, CandidateScored)]
-            emitted |= {event.step_name for event in events}
-            for made in self._rollout(rollout, [event for event in events if event.step_name == self._rules.step_name]):
+            emitted |= {event.step_name for event in rollout.events if isinstance(event, CandidateScored)}
+            for made in self._rollout(rollout):
                 self._count(made)
                 yield made
-        if emitted and self._rules.step_name not in emitted:
-            names = ", ".join(repr(name) for name in sorted(emitted))
-            raise DataError(
-                f"step_name_not_emitted: nothing emitted a candidate under ttc_step_name {self._rules.step_name!r}; "
-                f"the names that were emitted: {names}"
-            )
+        require_step(emitted, self._rules.step_name)
 
     def _count(self, made: PreferencePair | Dropped) -> None:
         if isinstance(made, PreferencePair):
@@ -112,39 +106,64 @@ class PairBuilder:
         elif made.reason is DropReason.SCORE_DIFF:
             self.counts.score_diff += 1
 
-    def _rollout(self, rollout: Rollout, events: Sequence[CandidateScored]) -> Iterator[PreferencePair | Dropped]:
-        calls = {call.seq: call for call in rollout.model_calls}
-        turns: dict[tuple[str, str | int], list[Candidate]] = {}
-        emitted: Counter[tuple[str, str | int]] = Counter()
-        for event in events:
-            call = calls.get(event.call_seq) if event.call_seq is not None else None
-            reason = _problem(event) or (DropReason.OUTSIDE_TARGET if self._outside(event, call) else None)
-            if reason is not DropReason.NO_TURN_ID:
-                emitted[turn_key(event.turn_id)] += 1
-            if reason is not None:
-                detail = f"turn {event.turn_id!r}: candidate {event.candidate_index!r}"
-                yield Dropped("candidate", reason, detail, rollout.example_id, rollout.rollout_id, event.call_seq)
+    def _rollout(self, rollout: Rollout) -> Iterator[PreferencePair | Dropped]:
+        for found in candidate_sets(rollout, self._rules.step_name, self._target):
+            if isinstance(found, Dropped):
+                yield found
                 continue
-            key = turn_key(event.turn_id)
-            turns.setdefault(key, []).append(_candidate(event, emitted[key] - 1, rollout, call))
-        for candidates in turns.values():
             self.counts.turns += 1
-            self.counts.candidates += len(candidates)
-            yield from self._turn(rollout, candidates)
-
-    def _outside(self, event: CandidateScored, call: ModelCall | None) -> bool:
-        """Whether another model or function answered (the opponent's, say).
-
-        A candidate that names no recorded call is judged by where it was emitted.
-        """
-        if call is not None:
-            return not is_target(call, self._target)
-        return not is_inside(event.path, self._target)
+            self.counts.candidates += len(found)
+            yield from self._turn(rollout, found)
 
     def _turn(self, rollout: Rollout, candidates: Sequence[Candidate]) -> Iterator[PreferencePair | Dropped]:
         turn_id = candidates[0].turn_id
         where = Provenance(example_id=rollout.example_id, rollout_id=rollout.rollout_id, turn_id=turn_id)
         yield from pairs_of(candidates, self._rules, where, set_id=f"{rollout.rollout_id}/{turn_id!r}")
+
+
+def candidate_sets(rollout: Rollout, step_name: str, target: Target) -> Iterator[list[Candidate] | Dropped]:
+    """The valid candidates of each turn of a rollout, after those that can't be used."""
+    calls = {call.seq: call for call in rollout.model_calls}
+    turns: dict[tuple[str, str | int], list[Candidate]] = {}
+    emitted: Counter[tuple[str, str | int]] = Counter()
+    for event in rollout.events:
+        if not isinstance(event, CandidateScored) or event.step_name != step_name:
+            continue
+        call = calls.get(event.call_seq) if event.call_seq is not None else None
+        reason = _problem(event) or (DropReason.OUTSIDE_TARGET if _outside(event, call, target) else None)
+        if reason is not DropReason.NO_TURN_ID:
+            emitted[turn_key(event.turn_id)] += 1
+        if reason is not None:
+            detail = f"turn {event.turn_id!r}: candidate {event.candidate_index!r}"
+            yield Dropped("candidate", reason, detail, rollout.example_id, rollout.rollout_id, event.call_seq)
+            continue
+        key = turn_key(event.turn_id)
+        turns.setdefault(key, []).append(_candidate(event, emitted[key] - 1, rollout, call))
+    yield from turns.values()
+
+
+def require_step(emitted: Collection[str], step_name: str) -> None:
+    """Find candidates under the step name, where there were any.
+
+    Raises:
+        DataError: none was emitted under it; names those that were.
+    """
+    if emitted and step_name not in emitted:
+        names = ", ".join(repr(name) for name in sorted(emitted))
+        raise DataError(
+            f"step_name_not_emitted: nothing emitted a candidate under ttc_step_name {step_name!r}; "
+            f"the names that were emitted: {names}"
+        )
+
+
+def _outside(event: CandidateScored, call: ModelCall | None, target: Target) -> bool:
+    """Whether another model or function answered (the opponent's, say).
+
+    A candidate that names no recorded call is judged by where it was emitted.
+    """
+    if call is not None:
+        return not is_target(call, target)
+    return not is_inside(event.path, target)
 
 
 def pairs_of(

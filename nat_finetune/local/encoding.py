@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nat_finetune.errors import ConfigError, DataError, Problem
+from nat_finetune.local.demonstrations import DemonstrationObjective
 from nat_finetune.local.group_objective import GroupObjective
 from nat_finetune.local.group_rows import encode_groups
 from nat_finetune.local.optimise import Objective
 from nat_finetune.local.pair_objective import PairObjective
 from nat_finetune.local.pair_rows import encode_pairs
 from nat_finetune.local.policy import LocalPolicy
-from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
-from nat_finetune.types import Collection, Dropped, DropReason, Group, PreferencePair, RewardTerm, Target
+from nat_finetune.local.settings import PreferenceSettings, SupervisedSettings, UpdateSettings
+from nat_finetune.types import Collection, Demonstration, Dropped, DropReason, Group, PreferencePair, RewardTerm, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,16 @@ def encode(
         if collection.warm_up:
             algorithm = replace(algorithm, preference_loss_weight=0.0, sft_loss_weight=1.0, sft_average_log_probs=True)
         return Encoded(PairObjective(pairs, algorithm), tuple(pairs.dropped), pairs.trained_tokens, masked=0)
+    if isinstance(algorithm, SupervisedSettings):
+        imitated = DemonstrationObjective(
+            [item for item in collection.items if isinstance(item, Demonstration)],
+            policy.format,
+            algorithm,
+            max_length=max_length,
+            truncate_prompts=settings.on_too_long == "truncate_prompt",
+        )
+        _check_lengths(imitated.dropped, settings)
+        return Encoded(imitated, tuple(imitated.dropped), int(imitated.rows.trained_tokens.sum()), masked=0)
     groups = encode_groups(
         [item for item in collection.items if isinstance(item, Group)],
         algorithm.preset,

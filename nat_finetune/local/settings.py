@@ -91,10 +91,22 @@ class PreferenceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SupervisedSettings:
+    """Every choice of a supervised update."""
+
+    reduction: str = "token_mean"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateSettings:
     """All that the local backend is told about its updates."""
 
-    algorithm: PolicyGradientSettings | PreferenceSettings
+    algorithm: PolicyGradientSettings | PreferenceSettings | SupervisedSettings
     optimiser: OptimiserSettings
     loop: LoopSettings = LoopSettings()
     lora: LoraSettings | None = None

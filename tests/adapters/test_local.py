@@ -113,7 +113,7 @@ async def test_too_long_is_an_error_where_the_config_says_so():
             await adapter_of(policy, "dpo", max_length=8, on_too_long="fail").prepare(collection(*PAIRS), None)
         spec = await adapter_of(policy, "dpo", max_length=30, on_too_long="truncate_prompt").prepare(collection(*PAIRS), None)
     assert spec.items == 2
-    with pytest.raises(ValidationError, match="truncate_prompt is for pairs"):
+    with pytest.raises(ValidationError, match="truncate_prompt is not for groups"):
         config("grpo", on_too_long="truncate_prompt")
 
 

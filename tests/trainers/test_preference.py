@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,25 @@ async def test_a_run_killed_anywhere_in_its_rounds_ends_with_the_same_weights(tm
 def test_what_would_be_ignored_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="reference: last_round would be ignored: num_rounds is 1"):
         load(tmp_path, "trainers.once.reference=last_round")
+
+
+async def test_the_same_traces_train_sft_with_another_builder_and_algorithm(tmp_path):
+    path, *given = small_config("dpo_tic_tac_toe", tmp_path, train=3, held_out=2)
+    text = Path(path).read_text(encoding="utf-8").replace("../workflows", str(Path(path).parents[1] / "workflows"))
+    for old, new in (
+        ("_type: dpo_traj_builder", "_type: sft_traj_builder"),
+        ("    exhaustive_pairs: true\n    min_score_diff: 0.05\n", ""),
+        ("algorithm: {name: dpo, beta: 0.1, sft_loss_weight: 0.1}", "algorithm: {name: sft}"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "sft.yml").write_text(text, encoding="utf-8")
+    loaded = load_config(
+        tmp_path / "sft.yml", overrides=[*given[3::2], "finetuning.num_epochs=3"], registry=Registry.installed()
+    )
+    store = new_run(loaded, tmp_path / "runs")
+    report = await finetune(loaded, Registry.installed(), store, NullProgress())
+    nll = [step["update"]["nll"] for step in report["steps"]]
+    assert nll[0] > nll[1] > nll[2]
+    assert report["dropped"][0]["reason"] == "not_best"
+    assert {row["reason"] for row in report["ledger"]["rows"] if row["bucket"] == "dropped"} >= {"not_best"}
