@@ -4,6 +4,7 @@
     ├── ConfigError                   2   the YAML file, an override, a plugin that can't be used
     ├── DataError                     3   no data: a dataset that is missing, empty, or can't be read
     ├── NoTrainableSignal             4   rollouts ran, but nothing in them can be learned from
+    │   └── UntrustedReward           4   the reward fails on known answers, or disagrees with reviewers
     ├── RolloutFailureLimit           5   too many rollouts failed
     ├── BackendError                  6   the model, the trainer or a service failed
     │   └── AgreementError            6   sampler and trainer disagree about the same weights
@@ -85,6 +86,10 @@ class NoTrainableSignal(NatFinetuneError):
     """Raised when an update would train on nothing: all groups flat, no pair formed, zero trainable tokens."""
 
     exit_code = 4
+
+
+class UntrustedReward(NoTrainableSignal):
+    """Raised when a reward fails on known answers, or disagrees with reviewers: training on it would teach something else."""
 
 
 class RolloutFailureLimit(NatFinetuneError):

@@ -27,6 +27,7 @@ from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
+from nat_finetune.reward_check import require_trusted_reward
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Run
 from nat_finetune.runstore import RunStore
@@ -185,6 +186,8 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
         run.state.seconds["load"] = run.state.seconds.get("load", 0.0) + time.monotonic() - began
         test = await evaluation(config, parts, data.test, "test", config.finetuning.test, data.clusters["test"])
         if run.state.steps_done == 0:
+            everything = [*data.train, *data.validation, *data.test]
+            await require_trusted_reward(config, parts, store, data.train, everything, run.warn)
             store.dropped.extend({"step": None, **asdict(drop)} for drop in data.dropped)
             await _measure(run, store, test, "test-before", progress)
             await run.validate(0)

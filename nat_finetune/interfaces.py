@@ -179,6 +179,26 @@ class RangedEvaluator(Protocol):
         """As `Evaluator`."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownOutputs:
+    """Outputs of a workflow of which it is known what they are worth."""
+
+    gold: Sequence[Any] = ()
+    """As good as can be."""
+    bad: Sequence[Any] = ()
+
+
+@runtime_checkable
+class KnowingEvaluator(Protocol):
+    """An evaluator that knows good and bad outputs, where the dataset's answer is no output of the workflow."""
+
+    def known_outputs(self, example: Example) -> KnownOutputs:
+        """What calibration scores before the first step; nothing where nothing is known."""
+
+    async def __call__(self, example: Example, rollout: Rollout) -> float | Score | None:
+        """As `Evaluator`."""
+
+
 @runtime_checkable
 class GroupEvaluator(Protocol):
     """An evaluator that compares the rollouts of one example with one another; it is asked once all of them have ended."""

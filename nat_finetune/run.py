@@ -348,7 +348,8 @@ class Run:
         generations = 0 if isinstance(source, RecordSource) else source.builder.generations
         rules = curriculum_rules(self._config)
         spread = rules.min_reward_diff if rules is not None else None
-        return Evidence(rollouts, self._parts.target, generations, self._parts.best, min_reward_diff=spread)
+        checked = (self._store.read_json("calibration.json") or {}).get("sentence")
+        return Evidence(rollouts, self._parts.target, generations, self._parts.best, checked, spread)
 
     async def _refilled(self, built: Built) -> Built:
         """Flat groups are replaced: further examples are run until the step has as many groups as examples, or the limit."""

@@ -29,6 +29,7 @@ LAYERS: tuple[set[str], ...] = (
         "parts",
         "selection",
         "calibration",
+        "reward_check",
     }
     | {"finetune", "rollout_service", "evaluate", "checks", "report"},
     {"cli"},  # 5: the only place that prints

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from nat_finetune import __version__
 from nat_finetune.cli.arguments import normalised
+from nat_finetune.cli.calibrate import calibrate
 from nat_finetune.cli.diff import diff
 from nat_finetune.cli.errors import report, report_unexpected
 from nat_finetune.cli.eval import evaluate
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command("run")(run)
 app.command("validate")(validate)
+app.command("calibrate")(calibrate)
 app.command("list")(list_components)
 app.command("migrate")(migrate)
 app.command("lock")(lock)

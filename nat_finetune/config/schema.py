@@ -31,6 +31,7 @@ from nat_finetune.config.component import (
     TrajectoryBuilderConfig,
     TTCStrategyBaseConfig,
 )
+from nat_finetune.config.signal import CalibrationConfig, CurriculumLearningConfig, DynamicSamplingConfig
 from nat_finetune.errors import Problem
 from nat_finetune.registry import Kind, Registry
 
@@ -224,31 +225,6 @@ class SplitConfig(Section):
         return self
 
 
-class CurriculumLearningConfig(Section):
-    """`finetuning.curriculum_learning`: easy examples first, NAT's fields."""
-
-    enabled: bool = False
-    initial_percentile: float = Field(0.3, gt=0, le=1)
-    """Share of the examples, the easiest ones, that the first epochs train on."""
-    increment_percentile: float = Field(0.2, gt=0, le=1)
-    """How much that share grows at a time."""
-    expansion_interval: int = Field(5, ge=1)
-    """Epochs from one growth to the next."""
-    min_reward_diff: float = Field(0.1, ge=0)
-    """Groups whose rewards differ by less are left out; a filter, it makes no signal."""
-    sort_ascending: bool = False
-    """True: examples of low mean reward first."""
-    random_subsample: float | None = Field(None, gt=0, le=1)
-    """Share of each selected group's rollouts that is trained, drawn with the run's seed, at least two."""
-
-
-class DynamicSamplingConfig(Section):
-    """`finetuning.dynamic_sampling`: other examples take the places of those whose groups are flat."""
-
-    max_extra_examples: int = Field(ge=1)
-    """Further examples that a step may run."""
-
-
 class FinetuningConfig(Section):
     """`finetuning`: the block that ties a run together."""
 
@@ -279,6 +255,7 @@ class FinetuningConfig(Section):
     """Further attempts after a failure of the infrastructure."""
     max_unscored_rate: float = Field(0.1, ge=0, le=1)
     """Share of a step's rollouts that may have no reward, because an evaluator failed or gave None, before the run stops."""
+    calibration: CalibrationConfig = CalibrationConfig()
     curriculum_learning: CurriculumLearningConfig = CurriculumLearningConfig()
     dynamic_sampling: DynamicSamplingConfig | None = None
     """Refill flat groups from further examples; null: a step trains on what its own examples give."""

@@ -36,6 +36,7 @@ def build_report(
     before, after = store.evaluation("test-before"), store.evaluation("test-after")
     about = store.read_json("run.json") or {}
     data = store.read_json("data.json") or {}
+    calibration = (store.read_json("calibration.json") or {}).get("sentence")
     metrics = compare(before, after, data.get("references", {}), config.finetuning.seed, config.finetuning.confidence)
     steps = list(store.metrics.lines())
     primary = next((name for name in target.reward_names if name in metrics), next(iter(metrics), None))
@@ -65,7 +66,7 @@ def build_report(
         "checkpoint": describe_choice(store, config.finetuning),
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
-        "account": account(steps, metrics),
+        "account": [*account(steps, metrics), *([calibration] if calibration else [])],
         "warnings": [*state.warnings, *plateaus(steps, target.reward_names, data.get("best", {}))],
         "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
         "environment": environment(about),

@@ -17,7 +17,7 @@ from nat_finetune_workflows.tic_tac_toe.workflow import parse_input
 
 from nat_finetune.config.component import EvaluatorBaseConfig, FunctionRef
 from nat_finetune.errors import ConfigError
-from nat_finetune.interfaces import Builder, Evaluator
+from nat_finetune.interfaces import Builder, Evaluator, KnownOutputs
 from nat_finetune.registry import register_evaluator
 from nat_finetune.types import Cause, Example, FunctionCall, Rollout, ScoreRange
 
@@ -145,6 +145,10 @@ class OutcomeEvaluator:
     """The outcome of a rollout's game."""
 
     score_range = ScoreRange(0.0, 1.0)
+
+    def known_outputs(self, example: Example) -> KnownOutputs:
+        """A won game and a lost one."""
+        return KnownOutputs(gold=({"result": 1.0},), bad=({"result": 0.0},))
 
     async def __call__(self, example: Example, rollout: Rollout) -> float | None:
         """Win 1, draw 0.5, loss or illegal move 0."""
