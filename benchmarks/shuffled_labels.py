@@ -1,5 +1,7 @@
 """The negative control of DPO on labels: the same run on records whose sides were swapped by coin toss must gain nothing.
 
+An SFT term also learns from what both sides have in common: turn it off (`sft_loss_weight=0`) to see the labels' part alone.
+
     python benchmarks/shuffled_labels.py configs/dpo_claims_review.yml --seeds 3 [-o key=value ...]
 
 Takes a config whose builder reads a JSONL file of records with `chosen` and `rejected` (TRL). Prints one JSON line a seed
