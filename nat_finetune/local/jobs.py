@@ -13,11 +13,12 @@ from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal
 from nat_finetune.local.agreement import BOUNDS, Canary, compare
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
+from nat_finetune.local.drift import kl_of_fresh_samples
 from nat_finetune.local.encoding import Encoded, encode
 from nat_finetune.local.learner import make_learner, train_policy
 from nat_finetune.local.optimise import Cancelled
 from nat_finetune.local.policy import LocalPolicy
-from nat_finetune.local.settings import UpdateSettings
+from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
 from nat_finetune.types import (
     Collection,
     JobSpec,
@@ -28,6 +29,9 @@ from nat_finetune.types import (
     TrainingJobStatus,
     UpdateResult,
 )
+
+FRESH_SAMPLES = 8
+"""Completions of each prompt from which the KL to the reference is estimated after an update on preferences."""
 
 
 @dataclass(slots=True)
@@ -222,6 +226,16 @@ class LocalTrainerAdapter:
         after = await engine.score(canary.rows, temperature=canary.temperature)
         found = compare(after, done.canary_scores, before, bound=self._bound, must_move=done.changed)
         checks = {"agreement_max_abs": found.max_abs, "agreement_mean_abs": found.mean_abs, "canary_moved": found.moved}
+        if isinstance(self._settings.algorithm, PreferenceSettings):
+            kl = await kl_of_fresh_samples(
+                self._policy,
+                self._learner,
+                tuple(dict.fromkeys(prompt for prompt, _ in canary.rows)),
+                samples=FRESH_SAMPLES,
+                max_tokens=max(len(completion) for _, completion in canary.rows),
+                seed=job.seed,
+            )
+            checks |= {} if kl is None else {"kl_ref_fresh": kl}
         job.log.append(", ".join(f"{name} {value:.3g}" for name, value in checks.items()))
         return UpdateResult(
             policy=done.policy,

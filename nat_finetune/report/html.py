@@ -13,7 +13,17 @@ from nat_finetune.report.plots import Point, comparison, curve
 from nat_finetune.report.rewards import reward_rows
 from nat_finetune.report.transcripts import as_json, cut, shown_turns
 
-_FIGURES = ("loss", "grad_norm", "accuracy", "margin", "entropy", "approx_kl", "kl_ref", "sampler_trainer_max_abs")
+_FIGURES = (
+    "loss",
+    "grad_norm",
+    "accuracy",
+    "margin",
+    "entropy",
+    "approx_kl",
+    "kl_ref",
+    "kl_ref_fresh",
+    "sampler_trainer_max_abs",
+)
 """Of the updates' metrics, those that are drawn."""
 _ROUNDING = 1e-9
 """A figure that never gets larger is 0 but for rounding, such as the KL of updates of one step: nothing to look at."""

@@ -26,7 +26,7 @@ def test_a_key_that_must_be_given_has_no_default():
 
 
 def test_who_honours_a_key_of_finetuning():
-    found = explain("finetuning.num_epochs", REGISTRY)
+    found = explain("finetuning.examples_per_step", REGISTRY)
     assert "on_policy_trainer" in found.honoured.split("; not by ")[0]
     assert "preference_trainer" in found.honoured.split("; not by ")[1]
 
