@@ -9,7 +9,7 @@ import pytest
 
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
-from nat_finetune.finetune import continued_run, finetune, new_run
+from nat_finetune.finetune import continued_run, evaluate_config, finetune, new_run
 from nat_finetune.registry import Registry
 from nat_finetune.report.progress import NullProgress
 from nat_finetune.runstore import RunStore
@@ -131,3 +131,32 @@ async def test_the_same_traces_train_sft_with_another_builder_and_algorithm(tmp_
     assert nll[0] > nll[1] > nll[2]
     assert report["dropped"][0]["reason"] == "not_best"
     assert {row["reason"] for row in report["ledger"]["rows"] if row["bucket"] == "dropped"} >= {"not_best"}
+
+
+async def test_the_chosen_checkpoint_is_kept_tested_and_taken(tmp_path):
+    select = ("select=move_quality", "mode=min", "interval=1")  # training makes it larger, so that an early one is chosen
+    settings = [f"finetuning.validation.{setting}" for setting in select]
+    store, report = await run(tmp_path, "finetuning.num_epochs=4", "trainer_adapters.here.learning_rate=1e-3", *settings)
+    values = [point["metrics"]["move_quality"]["mean"] for point in report["validations"]][1:]
+    best = values.index(min(values)) + 1
+    assert best < 4
+    assert report["checkpoint"]["name"] == f"step-{best:05d}"
+    assert report["checkpoint"]["why"].startswith("the lowest move_quality on the validation set")
+    assert {path.name for path in (store.folder / "checkpoints").iterdir()} == {f"step-{best:05d}", "step-00004"}
+    assert store.evaluation("test-after").policy.version == best
+    again = await evaluate_config(load(tmp_path), Registry.installed(), "test", store.folder)
+    assert again.policy.version == 4  # this config chooses by nothing
+    own = load_config(store.folder / "config.yml", registry=Registry.installed())
+    again = await evaluate_config(own, Registry.installed(), "test", store.folder)
+    assert again.policy.version == best
+    assert again.metrics == store.evaluation("test-after").metrics
+
+
+async def test_patience_ends_the_training_and_says_why(tmp_path):
+    settings = [
+        f"finetuning.validation.{setting}" for setting in ("select=move_quality", "mode=min", "interval=1", "patience=1")
+    ]
+    store, report = await run(tmp_path, "finetuning.num_epochs=9", "trainer_adapters.here.learning_rate=1e-3", *settings)
+    assert len(report["steps"]) < 9
+    assert any("has not become better than" in text for text in report["warnings"])
+    assert store.state().finished
