@@ -41,14 +41,20 @@ CONFIG = {
 }
 
 
+NOUNS = {
+    "train": ("house", "river", "cloud", "engine", "ladder", "basket"),
+    "test": ("mirror", "prophet", "gallop", "winter", "jacket", "violin"),
+}
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A sound config with its data and model, and the plugin of `tests/fixtures/breaking_plugin` as if installed."""
     model, tokenizer = tiny_model("llama")
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "model")
-    for name in ("train", "test"):
-        lines = [json.dumps({"id": f"{name}{n}", "question": f"{name} {n}"}) + "\n" for n in range(6)]
+    for name, nouns in NOUNS.items():  # no two questions are near-duplicates
+        lines = [json.dumps({"id": f"{name}{n}", "question": f"{noun} {noun[::-1]}"}) + "\n" for n, noun in enumerate(nouns)]
         (tmp_path / f"{name}.jsonl").write_text("".join(lines))
     (tmp_path / "c.yml").write_text(yaml.safe_dump(CONFIG))
     installed = tmp_path / "site" / "breaking-1.2.dist-info"
@@ -142,7 +148,7 @@ def test_weights_are_never_made_up(folder, capsys, change, said):
         ("llms.policy.temperature=0", 2, "llms.policy.temperature"),
         ("llms.policy.model=./nothing", 2, "there is no such folder"),
         ("trainer_adapters.here.lora={rank: 2, target_modules: [nope]}", 2, "'nope'"),
-        ("finetuning.test.dataset.file_path=train.jsonl", 3, "6 of 6 examples"),
+        ("finetuning.test.dataset.file_path=train.jsonl", 3, "6 held-out examples leak"),
         ("finetuning.output_dir=c.yml", 8, "Not a directory"),
     ],
 )

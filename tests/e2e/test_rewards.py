@@ -5,9 +5,8 @@ import json
 import pytest
 
 from nat_finetune.cli.main import main
-from tests.e2e.test_bad_inputs import folder, report, run  # noqa: F401 (a fixture)
+from tests.e2e.test_bad_inputs import NOUNS, folder, report, run  # noqa: F401 (a fixture)
 
-NOUNS = {"train": "house river cloud engine ladder basket", "test": "mirror prophet gallop winter jacket violin"}
 ADJECTIVES = ("red", "tall", "wet", "old", "loud", "thin")
 SOUND = "eval.evaluators.score={_type: suspect, mode: sound}"
 FLAT = (
@@ -25,7 +24,7 @@ def rows(folder):  # noqa: F811
     def write(*, answered):
         for name, nouns in NOUNS.items():
             lines = []
-            for n, noun in enumerate(nouns.split()):
+            for n, noun in enumerate(nouns):
                 row = {"id": f"{name}{n}", "question": f"{noun} {noun[::-1]} {ADJECTIVES[n]}"}
                 lines.append(json.dumps({**row, "answer": f"{noun}!"} if answered else row) + "\n")
             (folder / f"{name}.jsonl").write_text("".join(lines))
