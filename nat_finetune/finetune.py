@@ -31,6 +31,7 @@ from nat_finetune.reward_check import require_trusted_reward
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Run
 from nat_finetune.runstore import RunStore
+from nat_finetune.schedule import Budget
 from nat_finetune.selection import best_scores
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
@@ -143,15 +144,19 @@ def _kept(store: RunStore) -> manifest.Manifest | None:
     return None if split is None else manifest.Manifest.from_dict(split)
 
 
-async def finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> dict[str, Any]:
+async def finetune(
+    loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress, *, budget: Budget | None = None
+) -> dict[str, Any]:
     """Run the config in `store`'s folder, from the beginning or from where it stopped; returns the report.
+
+    With a budget, training ends in time for the evaluations after it.
 
     Raises:
         NatFinetuneError: the run could not reach its end; the report in the folder says why.
     """
     with store.locked():
         try:
-            await _finetune(loaded, registry, store, progress)
+            await _finetune(loaded, registry, store, progress, budget)
         except NatFinetuneError as error:
             with suppress(OutputError):  # a folder that takes no report either must not hide why the run ended
                 write_report(loaded, store, exit_code=error.exit_code, reason=type(error).__name__, message=str(error))
@@ -171,14 +176,16 @@ def write_report(
     return report
 
 
-async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress) -> None:
+async def _finetune(
+    loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress, budget: Budget | None
+) -> None:
     config = loaded.config
     began = time.monotonic()
     async with compose(config, registry, store.folder) as parts:
         data = await load_data(config, parts, _kept(store))
         if data.manifest is not None:
             store.write_json(manifest.NAME, data.manifest.to_dict())
-        run = await _make_run(config, parts, store, data, progress)
+        run = await _make_run(config, parts, store, data, progress, budget)
         run.resume()
         for warning in [*data.warnings, *await _template_warnings(config, parts)]:
             if warning not in run.state.warnings:
@@ -201,7 +208,9 @@ async def _finetune(loaded: LoadedConfig, registry: Registry, store: RunStore, p
         store.commit(run.state)
 
 
-async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress) -> Run:
+async def _make_run(
+    config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress, budget: Budget | None
+) -> Run:
     finetuning = config.finetuning
     made = Parts(
         source=await parts.get_records() or await _rollouts(config, parts),
@@ -212,6 +221,7 @@ async def _make_run(config: RunConfig, parts: Composition, store: RunStore, data
         target=parts.target,
         best=await _best(parts),
         check_records=partial(check_pairs, data=data, config=config),
+        budget=budget,
     )
     return Run(store, finetuning, data.train, made, progress)
 

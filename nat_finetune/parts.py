@@ -9,6 +9,7 @@ from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import TrainerAdapter, TrajectoryBuilder
 from nat_finetune.records import RecordSource
 from nat_finetune.rollout_service import RolloutService
+from nat_finetune.schedule import Budget
 from nat_finetune.types import Item, Target
 
 
@@ -32,3 +33,5 @@ class Parts:
     """The best score of each reward, where its evaluator declares it."""
     check_records: Callable[[Sequence[Item]], list[str]] = lambda items: []
     """Refuses items of records that leak into what is held out; returns what to warn of."""
+    budget: Budget | None = None
+    """None: training takes as long as it takes."""

@@ -68,6 +68,7 @@ class Run:
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}
         self._exhausted = False
+        self._validation_seconds = 0.0
         self._total = 1
         self._step: Step | None = None
         rules = curriculum_rules(config)
@@ -251,6 +252,7 @@ class Run:
         self._uncommitted = []
         self._commit(step)
         self._progress.step_finished(self._metrics)
+        self._look_at_the_clock(step)
         return result
 
     async def validate_if_due(self, step: Step) -> None:
@@ -272,6 +274,7 @@ class Run:
         self._progress.stage_started(steps_done, "validate", None)
         with self._timed("validate"):
             result = await self._parts.validation.evaluate(self.policy)
+        self._validation_seconds = result.seconds
         self._store.save_evaluation(name, result)
         self._progress.evaluated("validation", steps_done, result)
 
@@ -289,6 +292,17 @@ class Run:
             self.policy = best.policy
 
     # ------------------------------------------------------------------------------------------------------------- inside
+
+    def _look_at_the_clock(self, step: Step) -> None:
+        """Training ends where the budget has no room for a further step and the evaluations after it."""
+        budget, state = self._parts.budget, self.state
+        if budget is None:
+            return
+        budget.step_done()
+        closing = 1.2 * (state.seconds.get("test", 0.0) + self._validation_seconds)
+        if budget.is_spent(closing) and step.index + 1 < self._total:
+            self._exhausted = True
+            self.warn(f"training ends here: the budget of {budget.seconds:,.0f} s has no room for a further step")
 
     @property
     def _over(self) -> bool:

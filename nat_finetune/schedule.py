@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from nat_finetune.config.schema import FinetuningConfig, ValidationConfig
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.interfaces import Round, Step
 from nat_finetune.types import Example
+
+
+class Budget:
+    """The time that a session may take: training ends in time for what comes after it."""
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._began = self._last = clock()
+        self._longest = 0.0
+
+    def step_done(self) -> None:
+        """Take note of a step's time."""
+        now = self._clock()
+        self._longest, self._last = max(self._longest, now - self._last), now
+
+    def is_spent(self, closing_seconds: float) -> bool:
+        """Whether a further step, as long as the longest so far, would leave too little for what comes after training."""
+        return self._clock() - self._began + self._longest + closing_seconds > self.seconds
 
 
 class EpochSchedule:

@@ -8,24 +8,23 @@ is tested is the plumbing: events, items, masks, update, export, reload. Nothing
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from nat_finetune.checks.small import first_examples, with_factories, without_split
 from nat_finetune.compose import compose
-from nat_finetune.config.component import EvalDatasetBaseConfig, TrajectoryBuilderConfig
+from nat_finetune.config.component import TrajectoryBuilderConfig
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import BackendError, ConfigError, NoTrainableSignal, Problem
 from nat_finetune.finetune import finetune, new_run, policy_of
-from nat_finetune.interfaces import RecordLoader
 from nat_finetune.registry import Factory, Kind, Registration, Registry
 from nat_finetune.report.progress import NullProgress
-from nat_finetune.types import CandidateScored, Dropped, Example, Item, Record, Rollout, Score
+from nat_finetune.types import CandidateScored, Dropped, Example, Item, Rollout, Score
 
 EXAMPLES = 2
 RECORDS = 16
@@ -76,14 +75,14 @@ async def smoke(path: Path, overrides: list[str], registry: Registry, folder: Pa
     loaded = load_config(path, overrides, registry=registry)
     policy = write_byte_policy(folder / "policy")
     small = load_config(path, [*overrides, *_shrunk(loaded.config, policy)], registry=registry)
-    synthetic = False
+    few, synthetic = first_examples(registry, EXAMPLES, records=RECORDS), False
     try:
-        report, run = await _run(small, _limited(registry), folder / "runs")
+        report, run = await _run(small, few, folder / "runs")
     except NoTrainableSignal:
         report, run = {"steps": []}, folder
     if not any(step.get("update") for step in report["steps"]):
         synthetic = True
-        report, run = await _run(small, _with_synthetic_scores(_limited(registry)), folder / "runs")
+        report, run = await _run(small, _with_synthetic_scores(few), folder / "runs")
     difference = await _reload(small, registry, run, folder / "exported")
     return SmokeResult(report, synthetic, difference, time.monotonic() - began)
 
@@ -130,7 +129,7 @@ def _shrunk(config: RunConfig, policy: Path) -> list[str]:
         raise ConfigError(Problem(message, key=key, hint="`nat-finetune migrate --to local` writes a config that it can run"))
     wanted = {"num_epochs": 1, "examples_per_step": EXAMPLES}
     changes = [f"finetuning.{key}={value}" for key, value in wanted.items() if key not in trainer.unhonoured]
-    changes += ["finetuning.enabled=true", "finetuning.checkpoint_interval=1"]
+    changes += ["finetuning.enabled=true", "finetuning.checkpoint_interval=1", *without_split(config)]
     for name, llm in config.llms.items():
         given = llm.model_dump(include={"temperature", "max_tokens"})
         tokens = min(given.get("max_tokens") or MOST_TOKENS, MOST_TOKENS)
@@ -139,42 +138,6 @@ def _shrunk(config: RunConfig, policy: Path) -> list[str]:
         )
         changes.append(f"llms.{name}={{{settings}}}")
     return changes
-
-
-def _changed(registry: Registry, change: Callable[[Registration], Factory | None]) -> Registry:
-    """The registry with other factories for some components."""
-    changed = Registry()
-    for known in registry:
-        factory = change(known)
-        changed.add(known if factory is None else replace(known, factory=factory))
-    return changed
-
-
-class _Few:
-    """A dataset's first examples, or records."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def load(self) -> Iterator[Example]:
-        return islice(self._inner.load(), EXAMPLES)
-
-    def records(self) -> Iterator[Record]:
-        return islice(self._inner.records(), RECORDS)
-
-
-def _limited(registry: Registry) -> Registry:
-    def change(known: Registration) -> Factory | None:
-        if known.kind is not Kind.DATASET:
-            return None
-
-        async def few(config: EvalDatasetBaseConfig, builder: Any) -> AsyncIterator[RecordLoader]:
-            async with asynccontextmanager(known.factory)(config, builder) as loader:
-                yield _Few(loader)
-
-        return few
-
-    return _changed(registry, change)
 
 
 class _Rescored:
@@ -218,7 +181,7 @@ def _with_synthetic_scores(registry: Registry) -> Registry:
             return rescoring
         return None
 
-    return _changed(registry, change)
+    return with_factories(registry, change)
 
 
 def _synthetic(key: str) -> float:

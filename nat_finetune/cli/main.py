@@ -21,6 +21,7 @@ from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.lock import lock
 from nat_finetune.cli.migrate import migrate
+from nat_finetune.cli.plan import plan
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
 from nat_finetune.cli.schema import schema
@@ -43,6 +44,7 @@ app.command("validate")(validate)
 app.command("calibrate")(calibrate)
 app.command("list")(list_components)
 app.command("migrate")(migrate)
+app.command("plan")(plan)
 app.command("lock")(lock)
 app.command("smoke")(smoke)
 app.command("schema")(schema)

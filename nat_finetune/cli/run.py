@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from nat_finetune.cli.durations import seconds_of
 from nat_finetune.cli.options import Json, Locked, Override, Seed
 from nat_finetune.errors import ConfigError, Interrupted, Problem
 
@@ -24,6 +25,10 @@ def run(
     ] = None,
     seed: Seed = None,
     locked: Locked = False,
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="time that there is, such as 6h: training ends inside it", show_default=False),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Finetune as the config says; the report goes into the run folder."""
@@ -33,7 +38,9 @@ def run(
     from nat_finetune.config.load import load_config
     from nat_finetune.finetune import continued_run, finetune, new_run
     from nat_finetune.registry import Registry
+    from nat_finetune.schedule import Budget
 
+    time = Budget(seconds_of(budget, "--budget")) if budget is not None else None
     registry = Registry.installed()
     if resume is not None:
         if config is not None or override or seed is not None or output_dir is not None or locked:
@@ -57,7 +64,7 @@ def run(
     with reporter(as_json=json) as progress:
         progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": [*loaded.notes, *update]})
         try:
-            asyncio.run(finetune(loaded, registry, store, progress))
+            asyncio.run(finetune(loaded, registry, store, progress, budget=time))
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C would cut the message, or the clean-up, short
             message = f"stopped; what was finished is kept. Go on with: nat-finetune run --resume {store.folder}"
