@@ -252,7 +252,8 @@ class Run:
         self._uncommitted = []
         self._commit(step)
         self._progress.step_finished(self._metrics)
-        self._look_at_the_clock(step)
+        if self._parts.budget is not None and step.index + 1 < self._total:
+            self._stop_for(self._parts.budget.step_done(self.state.seconds.get("test", 0.0) + self._validation_seconds))
         return result
 
     async def validate_if_due(self, step: Step) -> None:
@@ -262,9 +263,8 @@ class Run:
         await self.validate(step.index + 1)
         settings = self._config.validation
         message = patience_message(best_checkpoint(self._store, settings), settings)
-        if message is not None and step.index + 1 < self._total:
-            self._exhausted = True
-            self.warn(f"training ends here: {message}")
+        if step.index + 1 < self._total:
+            self._stop_for(message)
 
     async def validate(self, steps_done: int) -> None:
         """Evaluate on the validation set, unless that was done before the run was stopped."""
@@ -293,16 +293,11 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------------------- inside
 
-    def _look_at_the_clock(self, step: Step) -> None:
-        """Training ends where the budget has no room for a further step and the evaluations after it."""
-        budget, state = self._parts.budget, self.state
-        if budget is None:
-            return
-        budget.step_done()
-        closing = 1.2 * (state.seconds.get("test", 0.0) + self._validation_seconds)
-        if budget.is_spent(closing) and step.index + 1 < self._total:
+    def _stop_for(self, message: str | None) -> None:
+        """Training ends with this step, if there is a reason."""
+        if message is not None:
             self._exhausted = True
-            self.warn(f"training ends here: the budget of {budget.seconds:,.0f} s has no room for a further step")
+            self.warn(f"training ends here: {message}")
 
     @property
     def _over(self) -> bool:

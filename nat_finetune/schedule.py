@@ -12,6 +12,10 @@ from nat_finetune.interfaces import Round, Step
 from nat_finetune.types import Example
 
 
+_MARGIN = 1.2
+"""Evaluations may last this much longer than before."""
+
+
 class Budget:
     """The time that a session may take: training ends in time for what comes after it."""
 
@@ -21,14 +25,17 @@ class Budget:
         self._began = self._last = clock()
         self._longest = 0.0
 
-    def step_done(self) -> None:
-        """Take note of a step's time."""
+    def step_done(self, evaluation_seconds: float) -> str | None:
+        """Take note of a step's time; why training ends with it, None where it goes on.
+
+        It ends where a further step, as long as the longest so far, would leave too little for the evaluations after it, which
+        lasted `evaluation_seconds` before.
+        """
         now = self._clock()
         self._longest, self._last = max(self._longest, now - self._last), now
-
-    def is_spent(self, closing_seconds: float) -> bool:
-        """Whether a further step, as long as the longest so far, would leave too little for what comes after training."""
-        return self._clock() - self._began + self._longest + closing_seconds > self.seconds
+        if now - self._began + self._longest + _MARGIN * evaluation_seconds <= self.seconds:
+            return None
+        return f"the budget of {self.seconds:,.0f} s has no room for a further step"
 
 
 class EpochSchedule:

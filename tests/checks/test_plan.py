@@ -105,11 +105,10 @@ def test_a_budget_leaves_room_for_one_more_step_and_for_what_comes_after():
     now = 0.0
     budget = Budget(100.0, clock=lambda: now)
     now = 10.0
-    budget.step_done()
+    assert budget.step_done(0.0) is None
     now = 50.0
-    budget.step_done()  # 40 s: the longest
-    assert not budget.is_spent(10.0)  # 50 + 40 + 10
-    assert budget.is_spent(10.1)
+    assert budget.step_done(8.3) is None  # 50 + 40 (the longest) + 1.2 x 8.3
+    assert "100 s" in budget.step_done(8.4)
 
 
 def test_a_run_ends_inside_its_budget_with_a_report(tmp_path):
