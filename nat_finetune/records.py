@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from nat_finetune.errors import DataError, Stage, StageError, boundary
 from nat_finetune.interfaces import RecordBuilder, RecordLoader
-from nat_finetune.types import Dropped, Item, Record
+from nat_finetune.types import Dropped, DropReason, Item, Record
 
 
 @dataclass(slots=True)
@@ -41,6 +41,13 @@ class RecordSource:
     def about(self) -> dict[str, Any]:
         """What the last `build` read, for the run's metrics and account."""
         return {"read": self.read, "hash": self.digest, "notes": self.builder.notes()}
+
+    def warnings(self, dropped: Sequence[Dropped]) -> list[str]:
+        """What to say of records that the last `build` could not use."""
+        skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
+        if not skipped:
+            return []
+        return [f"{len(skipped):,} of {self.read:,} records can't be used and are left out, such as {skipped[0]}"]
 
     def _records(self) -> Iterator[Record]:
         self.read, digest = 0, sha256()

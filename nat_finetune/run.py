@@ -38,7 +38,6 @@ from nat_finetune.selection import Curriculum, Ending, SignalWatch, curriculum_r
 from nat_finetune.types import (
     Collection,
     Dropped,
-    DropReason,
     Example,
     Group,
     Item,
@@ -185,14 +184,11 @@ class Run:
         built = Built(step, tuple(items), tuple(dropped))
         if isinstance(source, RecordSource):
             self._metrics["records"] = source.about()
-            for text in self._parts.check_records(items):
-                self.warn(text)
-            skipped = [drop.detail for drop in dropped if drop.reason is DropReason.BAD_RECORD]
-            if skipped:
-                self.warn(f"{len(skipped):,} of {source.read:,} records can't be used and are left out, such as {skipped[0]}")
-        elif isinstance(source.builder, WarningBuilder):
-            for text in source.builder.warnings(built):
-                self.warn(text)
+            warnings = [*self._parts.check_records(items), *source.warnings(dropped)]
+        else:
+            warnings = source.builder.warnings(built) if isinstance(source.builder, WarningBuilder) else []
+        for text in warnings:
+            self.warn(text)
         return built
 
     async def select(self, built: Built, rules: SelectionRules | None = None) -> Collection:

@@ -11,7 +11,6 @@ from nat_finetune.data.seeds import derive_seed
 from nat_finetune.interfaces import Round, Step
 from nat_finetune.types import Example
 
-
 _MARGIN = 1.2
 """Evaluations may last this much longer than before."""
 
