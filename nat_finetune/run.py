@@ -199,8 +199,7 @@ class Run:
                 that is fewer), and never before: after an update the run ends as finished, with a warning.
         """
         built = await self._refilled(built)
-        items: list[Item] = list(built.items)
-        dropped = list(built.dropped)
+        items, dropped = list(built.items), list(built.dropped)
         if self._curriculum is not None:
             groups = [item for item in items if isinstance(item, Group)]
             chosen, left_out = self._curriculum.choose(groups, dropped, step=built.step, epoch=self._metrics["epoch"])
