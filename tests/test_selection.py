@@ -77,6 +77,13 @@ def test_groups_are_ranked_among_the_examples_of_other_steps():
     assert chosen(curriculum, 1, 1) == ["b"]  # of a 0.9, b 0.7, c 0.35, d 0.05
 
 
+def test_a_step_of_easy_examples_trains_more_of_them_than_a_step_of_hard_ones():
+    curriculum = Curriculum(HALF, RunState(), TARGET, seed=7)
+    curriculum.choose([group("hard", 0.0, 0.2), group("harder", 0.0, 0.1)], [], step=0, epoch=0)
+    kept, _ = curriculum.choose([group("easy", 0.8, 1.0), group("easier", 0.9, 1.1)], [], step=1, epoch=0)
+    assert [g.example_id for g in kept] == ["easier", "easy"]
+
+
 def test_what_the_curriculum_knows_is_resumed(tmp_path):
     store = RunStore.create(tmp_path / "run")
     state = RunState()
