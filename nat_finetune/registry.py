@@ -142,7 +142,7 @@ def _decorator(kind: Kind) -> Callable[..., Callable[[F], F]]:
             raise TypeError(f'{config_type.__name__} has no name: write `class {config_type.__name__}(…, name="…")`')
 
         def mark(factory: F) -> F:
-            factory.__registration__ = (kind, config_type)  # type: ignore[attr-defined]
+            vars(factory)["__registration__"] = (kind, config_type)
             return factory
 
         return mark

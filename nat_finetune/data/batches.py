@@ -93,7 +93,7 @@ class Rows:
         counts: Ints = np.add.reduceat(self.loss_mask_N.astype(np.int64), self.starts[:-1])
         return counts
 
-    def add_column(self, name: str, values: Sequence[Sequence[float]]) -> None:
+    def add_column(self, name: str, values: Sequence[Sequence[float] | Floats]) -> None:
         """Give each token of each row a value."""
         self.columns[name] = self._sized(_flat(values, np.float32))
 
@@ -165,7 +165,7 @@ class Rows:
         return values
 
 
-def _flat(rows: Sequence[Sequence[float]], dtype: type[np.generic]) -> NDArray[Any]:
+def _flat(rows: Sequence[Sequence[float] | Floats], dtype: type[np.generic]) -> NDArray[Any]:
     parts = [np.asarray(row, dtype) for row in rows]
     return np.concatenate(parts) if parts else np.zeros(0, dtype)
 

@@ -1,18 +1,22 @@
 """The learner is checked: the same tokens, scored by the engine that samples and by the trainer, before and after an update.
 
 Stale caches, an adapter that never reached the engine, sampling from the base model: all of them train happily and learn
-nothing. They show here, after the first update, as a difference or as an engine that did not move.
+nothing. They show here, after the first update, as one of three checks that fails: the engine equals the trainer, the engine
+has changed, and it is not the base.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nat_finetune.data.batches import Rows
+from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import AgreementError
 from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
 
@@ -20,41 +24,63 @@ BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1, torch.fl
 """By the model's dtype: nats between sampler and trainer that rounding explains."""
 
 _COLUMN = "trainer_logprobs"
+_FIXED = 4
+_FIXED_TOKENS = 12
+_NEAR = 0.1
+"""Share of the bound: nearer to the base than that (root mean square), rounding hides which of the two the engine is."""
 
 Scores = Sequence[Sequence[float]]
+Ids = tuple[int, ...]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
     """A few token sequences to look at."""
 
-    rows: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    rows: tuple[tuple[Ids, Ids], ...]
     """Prompt ids and completion ids."""
+    trained: tuple[tuple[bool, ...], ...]
+    """Which of a row's completion tokens the update trained; the others are context between turns."""
     temperature: float = 1.0
 
     @classmethod
     def of(cls, rows: Rows, *, count: int) -> Canary:
         """The first `count` rows of an update that differ; whatever follows a row's prompt counts as its completion."""
-        found: dict[tuple[tuple[int, ...], tuple[int, ...]], None] = {}
+        found: dict[tuple[Ids, Ids], tuple[bool, ...]] = {}
         for row in range(len(rows)):
             start, end = int(rows.starts[row]), int(rows.starts[row + 1])
             first = start + int(rows.loss_mask_N[start:end].argmax())
             ids = tuple(rows.token_ids_N[start:end].tolist())
-            found[ids[: first - start], ids[first - start :]] = None
+            found[ids[: first - start], ids[first - start :]] = tuple(rows.loss_mask_N[first:end].astype(bool).tolist())
             if len(found) == count:
                 break
-        return cls(tuple(found))
+        return cls(tuple(found), tuple(found.values()))
+
+    @classmethod
+    def fixed(cls, vocabulary: int, *, context: int | None, seed: int) -> Canary:
+        """Sequences that are the same in every session of a run: token ids drawn from `vocabulary`, within the context."""
+        drawn = random.Random(derive_seed(seed, "canary"))
+        length = max(2, min(_FIXED_TOKENS, context or _FIXED_TOKENS))
+        rows = [tuple(drawn.randrange(vocabulary) for _ in range(length)) for _ in range(_FIXED)]
+        return cls(tuple((ids[:1], ids[1:]) for ids in rows), tuple((True,) * (length - 1) for _ in rows))
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
-    """What a check found, in nats."""
+class Seen:
+    """The canaries' logprobs around an update, nats."""
 
-    max_abs: float
-    """Largest difference between engine and trainer."""
-    mean_abs: float
-    moved: float
-    """Largest change of the engine's logprobs since before the update."""
+    before: Scores
+    """The engine's, before it."""
+    engine: Scores
+    """The engine's, after it."""
+    trainer: Scores
+    """The trainer's, after it."""
+    fixed_engine: Scores
+    fixed_trainer: Scores
+    """The same two of the fixed canary, after the update."""
+    fixed_base: Scores
+    """The trainer's of the fixed canary before anything was trained."""
 
 
 def trainer_scores(canary: Canary, scorer: TrainerScorer) -> list[list[float]]:
@@ -69,27 +95,70 @@ def trainer_scores(canary: Canary, scorer: TrainerScorer) -> list[list[float]]:
     return [values.tolist() for values in flat]
 
 
-def compare(engine: Scores, trainer: Scores, before: Scores, *, bound: float, must_move: bool) -> Agreement:
-    """Hold the engine's scores after an update against the trainer's, and against its own from before.
+def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool, sampled: bool) -> dict[str, float]:
+    """Make the three checks; returns what they found, by the names of docs/algorithms.md.
+
+    Args:
+        seen: the scores.
+        canary: whose scores they are.
+        bound: nats that engine and trainer may be apart.
+        changed: whether the update changed the weights.
+        sampled: whether the policy from before the update sampled the canary's trained tokens.
 
     Raises:
-        AgreementError: they differ by more than `bound` nats, or the engine did not move though the weights changed.
+        AgreementError: a check fails; says which.
     """
-    now, mine, then = (_flat(scores) for scores in (engine, trainer, before))
-    apart = np.abs(now - mine)
-    found = Agreement(float(apart.max()), float(apart.mean()), float(np.abs(now - then).max()))
-    if not found.max_abs <= bound:
-        raise AgreementError(
-            f"after the update engine and trainer differ by up to {found.max_abs:.3g} nats on the same tokens, more than "
-            f"agreement.bound = {bound:g}: what samples is not what is trained; set dtype: float32 for the model, or raise "
-            "the bound if its precision explains it"
-        )
-    if must_move and found.moved == 0:
-        raise AgreementError(
-            "the weights changed in the update, and the engine's logprobs did not: it still samples from the old ones"
-        )
-    return found
+    found = (
+        engine_equals_trainer(seen, bound=bound) | engine_changed(seen, changed=changed) | engine_is_not_base(seen, bound=bound)
+    )
+    return found | ({"kl_previous": kl_previous(seen, canary)} if sampled else {})
 
 
-def _flat(scores: Scores) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def engine_equals_trainer(seen: Seen, *, bound: float) -> dict[str, float]:
+    """`agreement_max_abs` and `agreement_mean_abs`, nats; AgreementError where the largest is above the bound."""
+    apart = np.abs(_flat(seen.engine) - _flat(seen.trainer))
+    largest = float(apart.max())
+    if not largest <= bound:
+        raise AgreementError(
+            f"canary, engine equals trainer: after the update they differ by up to {largest:.3g} nats on the same tokens, more "
+            f"than agreement.bound = {bound:g}: what samples is not what is trained; set dtype: float32 for the model, or "
+            "raise the bound if its precision explains it"
+        )
+    return {"agreement_max_abs": largest, "agreement_mean_abs": float(apart.mean())}
+
+
+def engine_changed(seen: Seen, *, changed: bool) -> dict[str, float]:
+    """`canary_moved`, nats; AgreementError where the weights changed and the engine did not."""
+    moved = float(np.abs(_flat(seen.engine) - _flat(seen.before)).max())
+    if changed and moved == 0:
+        raise AgreementError(
+            "canary, engine changed: the weights changed in the update, and the engine's logprobs did not: it still samples "
+            "from the old ones"
+        )
+    return {"canary_moved": moved}
+
+
+def engine_is_not_base(seen: Seen, *, bound: float) -> dict[str, float]:
+    """`canary_from_base`, nats; AgreementError where the trained policy has left the base and the engine has not gone along.
+
+    With trainer t and base b the engine e has gone (e - b)·(t - b) / |t - b|² of the way: 0 is the base, 1 the trained policy.
+    """
+    engine, trainer, base = (_flat(scores) for scores in (seen.fixed_engine, seen.fixed_trainer, seen.fixed_base))
+    way = trainer - base
+    gone = float((engine - base) @ way) / squares if (squares := float(way @ way)) else 1.0
+    if (squares / len(way)) ** 0.5 > _NEAR * bound and not gone > 0.5:
+        raise AgreementError(
+            f"canary, engine is not the base: training has moved the policy by {float(np.abs(way).max()):.3g} nats on fixed "
+            f"tokens, and the engine has gone {gone:.0%} of that way: it samples from the untrained model"
+        )
+    return {"canary_from_base": float(np.abs(engine - base).max())}
+
+
+def kl_previous(seen: Seen, canary: Canary) -> float:
+    """KL of the policy before the update to that after it, nats per token, on tokens that the former sampled (k3, >= 0)."""
+    log_ratio = (_flat(seen.engine) - _flat(seen.before))[np.array([taken for row in canary.trained for taken in row])]
+    return float((np.expm1(log_ratio) - log_ratio).mean())
+
+
+def _flat(scores: Scores) -> Floats:
     return np.array([value for row in scores for value in row], np.float64)

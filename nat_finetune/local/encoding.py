@@ -29,6 +29,8 @@ class Encoded:
     """Trainable tokens whose advantage is exactly 0."""
     reward_shares: dict[str, float] = field(default_factory=dict)
     """By reward: its share of the advantages."""
+    sampled: bool = False
+    """Whether the policy that is trained sampled the trained tokens, as they are."""
 
 
 def encode(
@@ -73,7 +75,7 @@ def encode(
     masked = groups.zero_advantage_tokens
     trained = groups.trained_tokens - (0 if algorithm.needs_reference else masked)
     objective = GroupObjective(groups, algorithm, agreement_bound=agreement_bound)
-    return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares)
+    return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares, sampled=True)
 
 
 def _check_lengths(dropped: Sequence[Dropped], settings: UpdateSettings) -> None:

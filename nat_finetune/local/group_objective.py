@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -48,8 +49,14 @@ class GroupObjective:
         return self._encoded.items
 
     def begin(self, learner: Learner, plans: Sequence[Plan], *, single_step: bool) -> Mapping[str, float]:
-        """Score reference and old policy; returns how far sampler and trainer are apart, where that is known already."""
+        """Score reference and old policy; returns what is known of the rows, and how far sampler and trainer are apart."""
         self._single_step = single_step
+        tokens = [sum(int(self.rows.trained_tokens[row]) for unit in units for row in unit) for units in self.items]
+        trained = self._encoded.trained_tokens
+        about = {
+            "zero_advantage_share": self._encoded.zero_advantage_tokens / trained if trained else 0.0,
+            "response_tokens_mean": sum(tokens) / len(tokens) if tokens else 0.0,
+        }
         if self._settings.preset.kl_coefficient:
             if learner.reference is None:
                 raise BackendError("kl_coefficient is above 0 and there is no reference policy")
@@ -57,17 +64,22 @@ class GroupObjective:
                 learner.scorer.score_into(self.rows, REFERENCE, plans)
         if single_step:
             self.rows.columns[OLD] = self.rows.columns[SAMPLER]
-            return {}
+            return about
         learner.scorer.score_into(self.rows, OLD, plans)
         compared = self.rows.loss_mask_N & np.repeat(self._encoded.current, self.rows.lengths)
         apart = np.abs(self.rows.columns[OLD] - self.rows.columns[SAMPLER])[compared]
-        return {
+        return about | {
             "sampler_trainer_max_abs": float(apart.max(initial=0.0)),
             "sampler_trainer_mean_abs": float(apart.mean()) if len(apart) else 0.0,
         }
 
-    def check(self, metrics: Mapping[str, float]) -> None:
-        """Raise AgreementError where the sampler's logprobs are not the trainer's: every gradient would be wrong."""
+    def check(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """The first step's ratio: 1, as no weight has changed. Returns its distance from 1.
+
+        Raises:
+            AgreementError: the sampler's logprobs are not the trainer's, or two passes of the trainer differ: every gradient
+                would be wrong.
+        """
         found, bound = metrics["sampler_trainer_max_abs"], self._agreement_bound
         if not found <= bound:
             raise AgreementError(
@@ -75,6 +87,14 @@ class GroupObjective:
                 f"agreement.bound = {bound:g}: the weights are unchanged; set dtype: float32 for the model, or raise the bound "
                 "if its precision explains it"
             )
+        ratio_off = math.expm1(metrics["log_ratio_max_abs"])
+        if not metrics["log_ratio_max_abs"] <= bound:
+            raise AgreementError(
+                f"the ratio at step 0 is {1 + ratio_off:.4g} where it must be 1, for no weight has changed: two passes of the "
+                f"trainer over the same tokens differ by up to {metrics['log_ratio_max_abs']:.3g} nats, more than "
+                f"agreement.bound = {bound:g}; something in the model is random or depends on the batch (dropout, routing)"
+            )
+        return {"ratio_start_off_max_abs": ratio_off}
 
     def step(self, items: Sequence[int]) -> Callable[[MicroBatch, TokenScores, Sequence[int]], LossOutput]:
         """The loss of an optimiser step on these trajectories."""
@@ -150,9 +170,11 @@ class GroupObjective:
             "tokens": mask_R_T.sum(),
         }
         maxima = dict(output.maxima)
+        current_R = torch.from_numpy(self._encoded.current[batch.rows]).to(mask_R_T.device)
+        known_R_T = mask_R_T & current_R[:, None]
+        moved_R_T = torch.where(known_R_T, (logprobs_R_T - self._old(batch, scores).detach()).abs(), 0.0)
+        maxima["log_ratio_max_abs"] = moved_R_T.max()
         if self._single_step:
-            current_R = torch.from_numpy(self._encoded.current[batch.rows]).to(mask_R_T.device)
-            known_R_T = mask_R_T & current_R[:, None]
             apart_R_T = torch.where(known_R_T, (logprobs_R_T - batch.columns[SAMPLER]).abs(), 0.0)
             sums["sampler_trainer_mean_abs"] = apart_R_T.sum() / compared
             maxima["sampler_trainer_max_abs"] = apart_R_T.max()

@@ -105,8 +105,8 @@ def _rows(
             current.append(trajectory.policy_version == policy_version)
     rows = Rows.of([segment.token_ids for segment in segments], [segment.loss_mask for segment in segments])
     rows.add_column(SAMPLER, [segment.logprobs for segment in segments])
-    rows.add_column(ADVANTAGES, advantages)  # type: ignore[arg-type]
-    rows.add_column(TEMPERATURE, temperatures)  # type: ignore[arg-type]
+    rows.add_column(ADVANTAGES, advantages)
+    rows.add_column(TEMPERATURE, temperatures)
     zero = int((rows.loss_mask_N & (rows.columns[ADVANTAGES] == 0)).sum())
     return GroupRows(rows, items, np.array(rollout_tokens, np.int64), np.array(current, np.bool_), dropped, zero, shares)
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal
-from nat_finetune.local.agreement import BOUNDS, Canary, compare
+from nat_finetune.local.agreement import BOUNDS, Canary, Seen, check_canaries, trainer_scores
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
 from nat_finetune.local.drift import kl_of_fresh_samples
 from nat_finetune.local.encoding import Encoded, encode
-from nat_finetune.local.learner import make_learner, train_policy
+from nat_finetune.local.learner import Trained, make_learner, train_policy
 from nat_finetune.local.optimise import Cancelled
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
@@ -74,6 +74,9 @@ class LocalTrainerAdapter:
             seed=seed,
             folder=folder,
         )
+        self._fixed = Canary.fixed(policy.vocabulary, context=policy.max_context, seed=seed)
+        with policy.exclusive():  # no checkpoint is loaded yet: this is the base
+            self._base_scores = trainer_scores(self._fixed, self._learner.scorer)
 
     @property
     def trained_parameters(self) -> int:
@@ -217,25 +220,13 @@ class LocalTrainerAdapter:
             self._learner,
             job.encoded.objective,
             self._settings.loop,
-            canary,
+            (canary, self._fixed),
             seed=job.seed,
             progress=progress,
             cancelled=job.stop.is_set,
         )
         job.log += [_line(index, step) for index, step in enumerate(done.curve)]
-        after = await engine.score(canary.rows, temperature=canary.temperature)
-        found = compare(after, done.canary_scores, before, bound=self._bound, must_move=done.changed)
-        checks = {"agreement_max_abs": found.max_abs, "agreement_mean_abs": found.mean_abs, "canary_moved": found.moved}
-        if isinstance(self._settings.algorithm, PreferenceSettings):
-            kl = await kl_of_fresh_samples(
-                self._policy,
-                self._learner,
-                tuple(dict.fromkeys(prompt for prompt, _ in canary.rows)),
-                samples=FRESH_SAMPLES,
-                max_tokens=max(len(completion) for _, completion in canary.rows),
-                seed=job.seed,
-            )
-            checks |= {} if kl is None else {"kl_ref_fresh": kl}
+        checks = await self._checked(job, canary, before, done)
         job.log.append(", ".join(f"{name} {value:.3g}" for name, value in checks.items()))
         return UpdateResult(
             policy=done.policy,
@@ -247,6 +238,30 @@ class LocalTrainerAdapter:
             curve=done.curve,
             reward_shares=job.encoded.reward_shares,
         )
+
+    async def _checked(self, job: Job, canary: Canary, before: list[list[float]], done: Trained) -> dict[str, float]:
+        """Hold engine and trainer against one another after an update, and measure how far the policy has gone."""
+        engine, (by_trainer, fixed_by_trainer) = self._policy.engine, done.canary_scores
+        seen = Seen(
+            before=before,
+            engine=await engine.score(canary.rows, temperature=canary.temperature),
+            trainer=by_trainer,
+            fixed_engine=await engine.score(self._fixed.rows, temperature=self._fixed.temperature),
+            fixed_trainer=fixed_by_trainer,
+            fixed_base=self._base_scores,
+        )
+        checks = check_canaries(seen, canary, bound=self._bound, changed=done.changed, sampled=job.encoded.sampled)
+        if isinstance(self._settings.algorithm, PreferenceSettings):
+            kl = await kl_of_fresh_samples(
+                self._policy,
+                self._learner,
+                tuple(dict.fromkeys(prompt for prompt, _ in canary.rows)),
+                samples=FRESH_SAMPLES,
+                max_tokens=max(len(completion) for _, completion in canary.rows),
+                seed=job.seed,
+            )
+            checks |= {} if kl is None else {"kl_ref_fresh": kl}
+        return checks
 
     def _hold(self, reference: PolicyRef | None) -> None:
         """Make the reference the policy that is asked for: the one that is held already, or the policy as it is now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +55,8 @@ class Trained:
     policy: PolicyRef
     metrics: dict[str, float]
     curve: tuple[dict[str, float], ...]
-    canary_scores: list[list[float]]
-    """The trainer's logprobs of the canary after the update, nats."""
+    canary_scores: tuple[list[list[float]], ...]
+    """The trainer's logprobs of each canary after the update, nats."""
     changed: bool
     """Whether the digest of the weights is another one."""
     seconds: float
@@ -67,7 +67,7 @@ def train_policy(
     learner: Learner,
     objective: Objective,
     settings: LoopSettings,
-    canary: Canary,
+    canaries: Sequence[Canary],
     *,
     seed: int,
     progress: Callable[[float], None],
@@ -89,7 +89,7 @@ def train_policy(
             policy=policy.updated(digest),
             metrics=mean_metrics(done.curve) | done.metrics,
             curve=done.curve,
-            canary_scores=trainer_scores(canary, learner.scorer),
+            canary_scores=tuple(trainer_scores(canary, learner.scorer) for canary in canaries),
             changed=digest != before,
             seconds=time.monotonic() - began,
         )

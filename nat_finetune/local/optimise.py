@@ -57,8 +57,8 @@ class Objective(Protocol):
         The last argument says which units are in the micro-batch: places in those of all the step's items, one after another.
         """
 
-    def check(self, metrics: Mapping[str, float]) -> None:
-        """Look at what the first step's passes measured, before any weight is changed."""
+    def check(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
+        """Look at what the first step's passes measured, before any weight is changed. Returns further metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def optimise(
 
             measured = _accumulate(learner, objective, items, settings, partly)
             if index == 0:
-                objective.check({**metrics, **measured})
+                metrics |= objective.check({**metrics, **measured})
             curve.append({**measured, **learner.optimiser.step()})
     return Optimised(tuple(curve), metrics)
 
@@ -143,7 +143,7 @@ def _accumulate(
     for index, plan in enumerate(plans):
         batch = objective.rows.micro_batch(plan, learner.scorer.device)
         output = loss(batch, learner.scorer.scores(batch), plan.units)
-        output.loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(output.loss)
         learner.weights.collect_gradients()
         outputs.append(LossOutput(output.loss.detach(), output.sums, output.maxima))
         progress((index + 1) / len(plans))

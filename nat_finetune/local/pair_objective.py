@@ -49,8 +49,9 @@ class PairObjective:
         cache.put(rows, reference.digest, self.rows.columns[REFERENCE])
         return measured
 
-    def check(self, metrics: Mapping[str, float]) -> None:
+    def check(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
         """Nothing to hold against: the loss does not use the sampler's logprobs."""
+        return {}
 
     def step(self, items: Sequence[int]) -> Callable[[MicroBatch, TokenScores, Sequence[int]], LossOutput]:
         """The loss of an optimiser step on these pairs; the normaliser is their number."""

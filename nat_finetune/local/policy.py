@@ -56,6 +56,11 @@ class LocalPolicy:
         """The transformers model, or the peft model around it."""
         return self._model
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model can read."""
+        return int(_bare(self._model).get_input_embeddings().weight.shape[0])
+
     def attach(self, model: Any) -> None:
         """Sample from this model from now on (a peft model around the old one, or a replacement); the version stays."""
         with self.exclusive():

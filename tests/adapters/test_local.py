@@ -71,9 +71,16 @@ async def test_what_an_update_reports():
     assert result.tokens_masked == tokens[2] + tokens[3]
     assert result.metrics["tokens"] == 2 * sum(tokens)
     expected = {"loss", "grad_norm", "learning_rate", "clip_fraction", "ratio_mean", "ratio_max", "approx_kl", "entropy"}
-    expected |= {"advantage_abs_mean", "tokens", "sampler_trainer_max_abs", "agreement_max_abs", "agreement_mean_abs"}
-    assert expected <= result.metrics.keys()
-    assert expected - {"sampler_trainer_max_abs", "agreement_max_abs", "agreement_mean_abs"} <= result.curve[0].keys()
+    expected |= {"advantage_abs_mean", "tokens"}
+    once = {"sampler_trainer_max_abs", "agreement_max_abs", "agreement_mean_abs", "canary_moved", "canary_from_base"}
+    once |= {"kl_previous", "zero_advantage_share", "response_tokens_mean", "ratio_start_off_max_abs"}
+    assert expected | once <= result.metrics.keys()
+    assert expected <= result.curve[0].keys()
+    assert not once & result.curve[0].keys()
+    assert result.metrics["zero_advantage_share"] == (tokens[2] + tokens[3]) / sum(tokens)
+    assert result.metrics["response_tokens_mean"] == sum(tokens) / 4
+    assert 0 <= result.metrics["ratio_start_off_max_abs"] < 1e-5
+    assert result.metrics["kl_previous"] > 0
     assert len(logs) == 5
     assert logs[0].startswith("optimiser step 0: loss ")
 
@@ -226,6 +233,8 @@ async def test_an_engine_that_keeps_the_old_weights_is_found(monkeypatch):
         scores = [[-1.0] * 6 for _ in range(2)]
 
         async def stale(rows, *, temperature=1.0, stop_ids=()):
+            if rows == adapter._fixed.rows:
+                return adapter._base_scores
             return [row[: len(completion)] for row, (_, completion) in zip(scores, rows, strict=True)]
 
         monkeypatch.setattr(policy.engine, "score", stale)
@@ -233,8 +242,35 @@ async def test_an_engine_that_keeps_the_old_weights_is_found(monkeypatch):
             await update(adapter, collection(group))
         monkeypatch.setattr(adapter, "_bound", 1e9)
         adapter._unfit = None
-        with pytest.raises(AgreementError, match="it still samples from the old ones"):
+        with pytest.raises(AgreementError, match=r"engine changed: .* it still samples from the old ones"):
             await update(adapter, collection(await _fresh(policy), step=1))
+
+
+async def test_an_engine_that_samples_from_the_base_is_found(monkeypatch):
+    """The bound is so wide that neither it nor a movement would tell; the adapter's own start-up scores do."""
+    with tiny_policy() as policy:
+        adapter = adapter_of(policy, lora={"rank": 4, "alpha": 8}, learning_rate=0.3, agreement={"bound": 2.0})
+        base, score = adapter._base_scores, policy.engine.score
+
+        async def of_the_base(rows, **options):
+            return base if rows == adapter._fixed.rows else await score(rows, **options)
+
+        monkeypatch.setattr(policy.engine, "score", of_the_base)
+        with pytest.raises(AgreementError, match=r"engine is not the base: .* has gone 0% of that way"):
+            await update(adapter, collection(await sampled_group(policy, [1.0, 0.0, 0.5, 0.5])))
+
+
+async def test_the_base_of_a_resumed_run_is_the_untrained_policy(tmp_path):
+    with tiny_policy() as policy:
+        adapter = adapter_of(policy, learning_rate=0.01)
+        first = await update(adapter, collection(await sampled_group(policy, [1.0, 0.0])))
+        adapter.save_state(tmp_path / "state")
+    with tiny_policy() as policy:
+        again = adapter_of(policy, learning_rate=0.01)
+        again.load_state(tmp_path / "state")
+        second = await update(again, collection(await sampled_group(policy, [1.0, 0.0]), step=1))
+    assert again._base_scores == adapter._base_scores
+    assert 0 < first.metrics["canary_from_base"] < second.metrics["canary_from_base"]
 
 
 async def _fresh(policy):

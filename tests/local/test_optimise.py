@@ -299,7 +299,7 @@ async def test_items_are_shuffled_by_seed_and_all_are_used_every_epoch():
             return {}
 
         def check(self, metrics):
-            return None
+            return {}
 
         def step(self, items):
             self.steps.append(list(items))
