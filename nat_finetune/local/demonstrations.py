@@ -61,8 +61,9 @@ class DemonstrationObjective:
         """Nothing is held against."""
         return {"prompts_truncated": float(self._truncated)} if self._truncated else {}
 
-    def check(self, metrics: Mapping[str, float]) -> None:
+    def check(self, metrics: Mapping[str, float]) -> Mapping[str, float]:
         """Nothing to hold against: the loss does not use the sampler's logprobs."""
+        return {}
 
     def step(self, items: Sequence[int]) -> Callable[[MicroBatch, TokenScores, Sequence[int]], LossOutput]:
         """The loss of an optimiser step on these demonstrations; the normaliser is the step's, whatever the micro-batches."""
