@@ -130,6 +130,7 @@ def _shrunk(config: RunConfig, policy: Path) -> list[str]:
     wanted = {"num_epochs": 1, "examples_per_step": EXAMPLES}
     changes = [f"finetuning.{key}={value}" for key, value in wanted.items() if key not in trainer.unhonoured]
     changes += ["finetuning.enabled=true", "finetuning.checkpoint_interval=1", *without_split(config)]
+    changes.append("finetuning.calibration.enabled=false")  # of the reward, which is not looked at here
     for name, llm in config.llms.items():
         given = llm.model_dump(include={"temperature", "max_tokens"})
         tokens = min(given.get("max_tokens") or MOST_TOKENS, MOST_TOKENS)

@@ -66,6 +66,10 @@ def _from_nat(config: Mapping[str, Any]) -> Iterator[Edit]:
     for name, entry in _entries(config, "llms"):
         yield from _llm(("llms", name), entry)
     yield from _validation(config)
+    finetuning = config.get("finetuning")
+    if isinstance(finetuning, Mapping) and finetuning.get("enabled") and "calibration" not in finetuning:
+        reason = "in NAT a dataset's answer need not be what the workflow returns, so a low score of it proves nothing"
+        yield Put(("finetuning", "calibration", "on_problem"), "warn", reason)
 
 
 _RUN_FOLDER = "a run's files go into its run folder, below finetuning.output_dir"

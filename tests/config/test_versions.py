@@ -1,11 +1,11 @@
 """Older configs: NAT's become today's, in memory and in the file, with comments and order kept and nothing lost unseen."""
 
-import types
+import json
 
 import pytest
 
+from nat_finetune.checks.smoke import smoke
 from nat_finetune.cli.main import main
-from nat_finetune.config.component import EvaluatorBaseConfig, FunctionBaseConfig, FunctionRef, LLMRef
 from nat_finetune.config.load import load_config
 from nat_finetune.config.nodes import parse
 from nat_finetune.config.rewrite import rewrite
@@ -13,50 +13,17 @@ from nat_finetune.config.schema import CONFIG_VERSION
 from nat_finetune.config.to_local import to_local
 from nat_finetune.config.versions import MIGRATIONS, Put, Remove, edits_to_current, migrated
 from nat_finetune.errors import ConfigError
-from nat_finetune.registry import Registry, register_evaluator, register_function
+from nat_finetune.registry import Registry
+from tests.fixtures.nat import theirs
 from tests.source_tree import ROOT
 
 NAT = ROOT / "tests" / "fixtures" / "nat"
 NEMO, ART = (NAT / "nemo_customizer.yml").read_text(), (NAT / "openpipe_art.yml").read_text()
 
 
-class TheirMove(FunctionBaseConfig, name="they_choose_move"):
-    """Proposes scored moves."""
-
-    llm: LLMRef
-
-    def candidate_steps(self):
-        return frozenset({"dpo_candidate_move"})
-
-
-class TheirGame(FunctionBaseConfig, name="they_play"):
-    """Plays by a function."""
-
-    player: FunctionRef
-
-
-class TheirWholeGame(FunctionBaseConfig, name="they_play_whole"):
-    """Plays by a model."""
-
-    llm: LLMRef
-
-
-class TheirScore(EvaluatorBaseConfig, name="they_score"):
-    """Scores."""
-
-
 def their_components():
-    module = types.ModuleType("theirs")
-    for config in (TheirMove, TheirGame, TheirWholeGame, TheirScore):
-        register = register_evaluator if issubclass(config, EvaluatorBaseConfig) else register_function
-
-        @register(config_type=config)
-        async def make(config, builder):
-            yield None
-
-        setattr(module, config.__name__, make)
     registry = Registry.installed()
-    registry.add_module(module, origin="theirs 1.0")
+    registry.add_module(theirs, origin="theirs 1.0")
     return registry
 
 
@@ -133,6 +100,19 @@ def test_nats_examples_validate_as_local_ones(tmp_path, name):
     loaded = load_config(path, registry=their_components(), environment={"MODEL": "./model"})
     assert loaded.notes == ()
     assert loaded.config.finetuning.enabled
+
+
+@pytest.mark.parametrize("name", ["nemo_customizer", "openpipe_art"])
+async def test_nats_examples_run_in_small_as_local_ones(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("MODEL", "./model")  # in whose place the policy of bytes stands
+    path = tmp_path / "config.yml"
+    assert main(["migrate", str(NAT / f"{name}.yml"), "--to", "local", "--output", str(path)]) == 0
+    for file, sides in (("data.json", "XOXO"), ("held_out.json", "AB")):
+        rows = [{"id": f"{file}-{i}", "question": f"{side}{i}", "answer": "Win!"} for i, side in enumerate(sides)]
+        (tmp_path / file).write_text(json.dumps(rows))
+    result = await smoke(path, [], their_components(), tmp_path / "small")
+    assert result.report["exit_code"] == 0
+    assert result.report["steps"][0]["tokens"]["trained"] > 0
 
 
 def test_customizer_settings_have_local_equivalents():
