@@ -145,19 +145,34 @@ def check_pairs(items: Sequence[Item], data: DataSets, config: RunConfig) -> lis
         DataError: some do, and `allow_leakage` does not let them pass.
     """
     pairs = [item for item in items if isinstance(item, PreferencePair)]
-    held_out = [*data.validation, *data.test]
-    if not pairs or not held_out:
+    if not pairs or not (data.validation or data.test):
         return []
     contexts, of_pair = pair_rows(pairs)
     first = {place: pair for pair, place in reversed(list(zip(pairs, of_pair, strict=True)))}
     names = [first[place].provenance.record or repr(first[place].provenance.example_id) for place in range(len(contexts))]
-    names += [f"{example.id!r} (finetuning.validation.dataset)" for example in data.validation]
-    names += [f"{example.id!r} (finetuning.test.dataset)" for example in data.test]
+    return check_contexts(contexts, names, data, config)
+
+
+def check_contexts(contexts: Sequence[Row], names: Sequence[str], data: DataSets, config: RunConfig) -> list[str]:
+    """Whether contexts that are trained leak into the held-out examples; what to warn of.
+
+    Args:
+        contexts: distinct ones.
+        names: for each of them where it comes from.
+        data: the held-out examples.
+        config: whether leaks are allowed, and what belongs together.
+
+    Raises:
+        DataError: some leak, and `allow_leakage` does not let them pass.
+    """
+    held_out = [*data.validation, *data.test]
+    named = [f"{example.id!r} (finetuning.validation.dataset)" for example in data.validation]
+    named += [f"{example.id!r} (finetuning.test.dataset)" for example in data.test]
     # Which of the held-out sets an example is in does not matter here: they were compared with one another before.
     sides: list[Side] = ["train" for _ in contexts]
     sides += ["test" for _ in held_out]
     found, warnings = _ties([*contexts, *map(_row, held_out)], config)
-    passed = _check(names, leaks(sides, found), allowed=config.finetuning.allow_leakage)
+    passed = _check([*names, *named], leaks(sides, found), allowed=config.finetuning.allow_leakage)
     return [*warnings, *_passed(passed)]
 
 

@@ -24,6 +24,8 @@ from nat_finetune.tracing.lines import from_line, to_line
 from nat_finetune.types import EvalResult, PolicyRef, Rollout, UpdateResult
 
 T = TypeVar("T")
+_LONGEST_RESTART = 100
+"""Bytes; the lines of rollouts are longer, and need not be parsed to see that they are none."""
 
 
 @dataclass(slots=True)
@@ -258,6 +260,19 @@ class RunStore:
         except (KeyError, TypeError, ValueError) as error:
             raise _damaged(self.events.path, f"no rollout: {error!r}") from error
         return _as(Rollout, whole, self.events.path)
+
+    def counted_rollouts(self) -> Iterator[tuple[int, Rollout]]:
+        """(step, rollout) of all rollouts but those whose step was collected anew behind them; read as a stream."""
+        if not self.events.path.exists():
+            return
+        restarts: dict[int, int] = {}
+        with self.events.path.open("rb") as file:
+            for number, line in enumerate(file):
+                if len(line) < _LONGEST_RESTART and b'"restarted"' in line:
+                    restarts[_parsed(line, self.events.path)["step"]] = number
+        for number, (step, rollout) in enumerate(self.rollouts()):
+            if rollout is not None and number > restarts.get(step, -1):
+                yield step, rollout
 
     def save_evaluation(self, name: str, result: EvalResult) -> None:
         """Keep an evaluation under a name such as `test-before`."""

@@ -30,6 +30,8 @@ LAYERS: tuple[set[str], ...] = (
         "selection",
         "calibration",
         "reward_check",
+        "export_data",
+        "export_sources",
     }
     | {"finetune", "rollout_service", "evaluate", "checks", "report"},
     {"cli"},  # 5: the only place that prints

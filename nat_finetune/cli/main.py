@@ -17,6 +17,7 @@ from nat_finetune.cli.errors import report, report_unexpected
 from nat_finetune.cli.eval import evaluate
 from nat_finetune.cli.explain import explain
 from nat_finetune.cli.export import export
+from nat_finetune.cli.export_data import export_data
 from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.lock import lock
@@ -52,6 +53,7 @@ app.command("explain")(explain)
 app.command("diff")(diff)
 app.command("eval")(evaluate)
 app.command("export")(export)
+app.command("export-data")(export_data)
 app.command("runs")(runs)
 app.command("gate")(gate)
 

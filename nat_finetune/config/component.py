@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from nat_finetune.data.selection import SelectionRules
+
 ItemKind = Literal["group", "pair", "demonstration"]
 
 
@@ -201,3 +203,7 @@ class TrainerConfig(ComponentConfig):
     def needs_kept_weights(self) -> tuple[str, ...]:
         """Keys in use that need preference pairs and an adapter that `keeps_weights`."""
         return ()
+
+    def selection_rules(self) -> SelectionRules:
+        """Which preference pairs of a collection it trains, and how much each counts."""
+        return SelectionRules()

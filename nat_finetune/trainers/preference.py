@@ -50,6 +50,15 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
         used = {"sft_warmup_epochs": self.sft_warmup_epochs > 0, "reference": self.reference == "last_round"}
         return tuple(key for key, is_used in used.items() if is_used)
 
+    def selection_rules(self) -> SelectionRules:
+        """Its filters, and how much each pair counts."""
+        return SelectionRules(
+            deduplicate=self.deduplicate_pairs,
+            on_contradiction=self.on_contradiction,
+            max_pairs=self.max_pairs,
+            weighting=self.pair_weighting,
+        )
+
     @model_validator(mode="after")
     def _reference_is_used(self) -> PreferenceTrainerConfig:
         if self.reference == "last_round" and self.num_rounds == 1:
@@ -62,12 +71,7 @@ class PreferenceTrainer:
 
     def __init__(self, config: PreferenceTrainerConfig) -> None:
         self._config = config
-        self._rules = SelectionRules(
-            deduplicate=config.deduplicate_pairs,
-            on_contradiction=config.on_contradiction,
-            max_pairs=config.max_pairs,
-            weighting=config.pair_weighting,
-        )
+        self._rules = config.selection_rules()
 
     async def train(self, run: TrainingRun) -> None:
         """Drive the run to its end."""
