@@ -1,0 +1,165 @@
+"""From scored candidates to exported files: wall time and peak memory, and how both grow with the number of candidates.
+
+    python benchmarks/scale.py [--sizes 10000 100000 1000000] [--source run] [--output scale.json] [--folder DIR]
+
+`run`: a run folder whose rollouts have 10 turns with 3 scored candidates each; `records`: a file of judgments, two completions
+each, with task keys; `near-duplicates`: the same without task keys, split by what the contexts say. The data are written by
+this process, as a stream; each export is measured in a process of its own, from reading the config to the finished folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+TURNS, CANDIDATES = 10, 3
+WORDS = (
+    "claim policy clause damage water storm roof kitchen garage estimate invoice photo witness report deductible coverage limit "
+    "repair replace inspect review explain cite recommend decline partial full owner tenant vehicle door window pipe floor wall"
+).split()
+SOURCES = ("run", "records", "near-duplicates")
+
+
+def words(generator: random.Random, count: int) -> str:
+    """A text of this many words."""
+    return " ".join(generator.choices(WORDS, k=count))
+
+
+def rollout(number: int, generator: random.Random) -> dict[str, object]:
+    """A rollout as `events.jsonl` holds it."""
+    events: list[dict[str, object]] = []
+    messages: list[dict[str, str]] = [{"role": "system", "content": "You review claims."}]
+    for turn in range(TURNS):
+        messages = [*messages[:1], *messages[1:][-4:], {"role": "user", "content": f"{number}.{turn} {words(generator, 30)}"}]
+        texts = [words(generator, 20) for _ in range(CANDIDATES)]
+        for index, text in enumerate(texts):
+            events.append(
+                {"kind": "candidate_scored", "rollout_id": f"r{number}", "seq": len(events), "path": ["<workflow>", "choose_move"]}
+                | {"start": 0.0, "end": 0.0, "step_name": "move_candidate", "turn_id": turn, "candidate_index": index}
+                | {"input": messages, "output": text, "score": round(generator.random(), 6)}
+            )
+        messages = [*messages, {"role": "assistant", "content": texts[0]}]
+    return {"rollout_id": f"step00000-{number:07d}-000", "example_id": number, "generation": 0, "seed": 0, "events": events}
+
+
+def write_run(folder: Path, candidates: int) -> Path:
+    """A run folder of so many candidates."""
+    generator = random.Random(7)
+    rollouts = max(1, candidates // (TURNS * CANDIDATES))
+    run = folder / "run"
+    run.mkdir()
+    with (folder / "examples.jsonl").open("w") as examples, (run / "events.jsonl").open("w") as events:
+        for number in range(rollouts):
+            task = f"t{number // 2}"
+            examples.write(json.dumps({"id": number, "question": f"{number}", "task_key": task}) + "\n")
+            events.write(json.dumps({"step": 0, "rollout": rollout(number, generator)}, separators=(",", ":")) + "\n")
+    (run / "run.json").write_text(json.dumps({"run_id": "run", "config_name": "scale"}))
+    shipped = yaml.safe_load((Path(__file__).parents[1] / "configs" / "dpo_tic_tac_toe.yml").read_text())
+    shipped["eval"]["general"]["dataset"]["file_path"] = str(folder / "examples.jsonl")
+    for held_out in ("validation", "test"):
+        del shipped["finetuning"][held_out]
+    (run / "config.yml").write_text(yaml.safe_dump(shipped))
+    return run
+
+
+def records(count: int, *, task_keys: bool) -> Iterator[dict[str, object]]:
+    """Judgments, two of each context's kind."""
+    generator = random.Random(7)
+    for number in range(count):
+        task = {"task_key": f"t{number // 2}"} if task_keys else {}
+        said = [[{"role": "assistant", "content": words(generator, 20)}] for _ in range(2)]
+        prompt = [{"role": "user", "content": f"{number} {words(generator, 60)}"}]
+        yield {"prompt": prompt, "chosen": said[0], "rejected": said[1], **task}
+
+
+def write_records(folder: Path, candidates: int, *, task_keys: bool) -> Path:
+    """A config with a file of judgments of so many completions."""
+    with (folder / "labels.jsonl").open("w") as file:
+        for record in records(candidates // 2, task_keys=task_keys):
+            file.write(json.dumps(record) + "\n")
+    made = {
+        "config_version": 1,
+        "llms": {"policy": {"_type": "local", "model": "builtin:tic-tac-toe", "max_tokens": 2}},
+        "trajectory_builders": {
+            "labels": {
+                "_type": "preference_dataset_builder",
+                "dataset": {"_type": "jsonl", "file_path": str(folder / "labels.jsonl")},
+            }
+        },
+        "trainer_adapters": {"here": {"_type": "local_trainer_adapter", "algorithm": {"name": "dpo"}, "learning_rate": 1e-5}},
+        "trainers": {"once": {"_type": "preference_trainer"}},
+        "finetuning": {"enabled": True, "trajectory_builder": "labels", "trainer_adapter": "here", "trainer": "once"},
+    }
+    path = folder / "labels.yml"
+    path.write_text(yaml.safe_dump(made))
+    return path
+
+
+def measured(source: Path, output: Path, extra: list[str]) -> dict[str, object]:
+    """One export in a process of its own."""
+    command = [sys.executable, __file__, "--worker", "--", str(source), "--format", "trl", "--output", str(output), "--json"]
+    began = time.monotonic()
+    done = subprocess.run([*command, *extra], capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - began
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    made, cost = (json.loads(line) for line in done.stdout.splitlines())
+    return {"rows": made["rows"], "left_out": made["dropped"], "wall_seconds": round(seconds, 1), **cost}
+
+
+def export(arguments: list[str]) -> None:
+    """The command, and what it took."""
+    from nat_finetune.cli.main import main as command
+
+    code = command(["export-data", *arguments])
+    if code:
+        raise SystemExit(code)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(json.dumps({"cpu_seconds": round(used.ru_utime + used.ru_stime, 1), "peak_mib": round(used.ru_maxrss / 1024)}))
+
+
+def main() -> None:
+    """Measure all sizes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--source", choices=SOURCES, default="run")
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--folder", type=Path, help="where the data are written; default: a temporary folder")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        export(options.arguments)
+        return
+    results = []
+    for size in options.sizes:
+        with tempfile.TemporaryDirectory(dir=options.folder) as name:
+            folder, began = Path(name), time.monotonic()
+            if options.source == "run":
+                source, extra = write_run(folder, size), []
+            else:
+                by = "task_key" if options.source == "records" else "near_duplicates"
+                source, extra = write_records(folder, size, task_keys=by == "task_key"), ["--split-by", by]
+            read = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
+            wrote = round(time.monotonic() - began, 1)
+            found = {"candidates": size, "input_mib": round(read / 2**20), "generated_in_seconds": wrote}
+            results.append(found | measured(source, folder / "out", extra))
+            print(json.dumps(results[-1]), flush=True)
+    if options.output is not None:
+        report = {"source": options.source, "cpus": os.cpu_count(), "results": results}
+        options.output.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
