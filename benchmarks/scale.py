@@ -24,10 +24,10 @@ from pathlib import Path
 import yaml
 
 TURNS, CANDIDATES = 10, 3
-WORDS = (
-    "claim policy clause damage water storm roof kitchen garage estimate invoice photo witness report deductible coverage limit "
-    "repair replace inspect review explain cite recommend decline partial full owner tenant vehicle door window pipe floor wall"
-).split()
+SAID = """claim policy clause damage water storm roof kitchen garage estimate invoice photo witness report deductible coverage
+limit repair replace inspect review explain cite recommend decline partial full owner
+tenant vehicle door window pipe floor wall"""
+WORDS = SAID.split()
 SOURCES = ("run", "records", "near-duplicates")
 
 
@@ -45,7 +45,12 @@ def rollout(number: int, generator: random.Random) -> dict[str, object]:
         texts = [words(generator, 20) for _ in range(CANDIDATES)]
         for index, text in enumerate(texts):
             events.append(
-                {"kind": "candidate_scored", "rollout_id": f"r{number}", "seq": len(events), "path": ["<workflow>", "choose_move"]}
+                {
+                    "kind": "candidate_scored",
+                    "rollout_id": f"r{number}",
+                    "seq": len(events),
+                    "path": ["<workflow>", "choose_move"],
+                }
                 | {"start": 0.0, "end": 0.0, "step_name": "move_candidate", "turn_id": turn, "candidate_index": index}
                 | {"input": messages, "output": text, "score": round(generator.random(), 6)}
             )

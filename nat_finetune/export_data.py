@@ -201,7 +201,7 @@ def _sides(
         sides, unknown = given_sides(cluster, kept.mask, given)
         if unknown:
             raise DataError(
-                f"{options.manifest} says of {unknown:,} of {int(kept.mask.sum()):,} rows not on which side they are"
+                f"{options.manifest} does not say of {unknown:,} of {int(kept.mask.sum()):,} rows on which side they are"
             )
     else:
         clusters = joined(cluster, text, also) if source.contexts_join else cluster

@@ -92,6 +92,15 @@ def test_commit_remembers_where_the_logs_stood(store):
     assert [r.rollout_id for _, r in store.rollouts(state.events_offset)] == ["b"]
 
 
+def test_rollouts_of_a_step_that_was_collected_anew_do_not_count(store):
+    store.add_rollout(0, rollout("a"))
+    store.add_rollout(1, rollout("b"))
+    store.restart_step(1)
+    store.add_rollout(1, rollout("c"))
+    store.add_rollout(0, rollout("d"))
+    assert [(step, found.rollout_id) for step, found in store.counted_rollouts()] == [(0, "a"), (1, "c"), (0, "d")]
+
+
 def test_a_restarted_step_says_so(store):
     store.add_rollout(2, rollout("a"))
     store.restart_step(2)
