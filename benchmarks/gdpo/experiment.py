@@ -27,6 +27,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RUNS = HERE / "runs.jsonl"
 VALIDATION = ROOT / "workflows" / "tool_calling" / "data" / "validation.jsonl"
+WHAT_RUNS = (
+    "nat_finetune",
+    "workflows/tool_calling",
+    "configs",
+    "benchmarks/gdpo/experiment.py",
+    "benchmarks/gdpo/experiment.yml",
+)
+"""The last commit that changed any of it is kept with each run."""
 TUNING_SEEDS = (101, 102)
 RATES = (1e-3, 2e-3, 4e-3)
 MOST_RATES = 5
@@ -123,11 +131,11 @@ class Lab:
         self._deadline = deadline
         self._policy = policy
         self._commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+            ["git", "log", "-1", "--format=%h", "--", *WHAT_RUNS], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
 
     def run(self, jobs: Iterable[Job]) -> None:
-        """All that are not finished, in their order. Raises TimeoutError at the deadline; what is finished is kept."""
+        """All that are not finished, in their order. Ends the script at the deadline; what is finished is kept."""
         known = {_key(row) for row in finished()}
         waiting = [job for job in jobs if job not in known]
         running: set[Any] = set()
@@ -135,7 +143,7 @@ class Lab:
             while waiting and len(running) < self._pool._max_workers and time.monotonic() < self._deadline:
                 running.add(self._pool.submit(run_job, waiting.pop(0), self._commit, self._policy))
             if not running:
-                raise TimeoutError(f"{len(waiting)} runs of this part are left")
+                raise SystemExit(f"out of time: {len(waiting)} runs of this part are left; start again to go on")
             done = next(as_completed(running))
             running.discard(done)
             row = done.result()

@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from curves import draw
-from experiment import ARMS, HERE, LENGTH_ARMS, LENGTH_LIMIT, TUNING_SEEDS, finished, tried
+from experiment import ARMS, HERE, LENGTH_ARMS, LENGTH_LIMIT, TUNING_SEEDS, finished, quality, tried
 
 from nat_finetune.data.intervals import estimate, paired_gain
 
 PASSES, SMOOTHED = 0.8, 3
-METRICS = ("format", "correctness", "exact_call", "short", "passes_at")
+METRICS = ("format", "correctness", "both", "exact_call", "short", "passes_at")
 GROUPS: dict[str, tuple[str, ...]] = {"main": tuple(ARMS), "length": LENGTH_ARMS, "no_habit": ("grpo", "gdpo")}
 PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "main": tuple((arm, "gdpo") for arm in ARMS if arm != "gdpo"),
@@ -31,7 +31,7 @@ PAIRS: dict[str, tuple[tuple[str, str], ...]] = {
     "no_habit": (("grpo", "gdpo"),),
 }
 Row = dict[str, Any]
-SHOWN = {"exact_call": "one best answer", "passes_at": f"updates until format ≥ {PASSES}"}
+SHOWN = {"both": "both, 0 to 1", "exact_call": "one best answer", "passes_at": f"updates until format ≥ {PASSES}"}
 
 
 def passes_at(curve: Sequence[float]) -> int:
@@ -45,7 +45,7 @@ def values(rows: Sequence[Row], arm: str, metric: str) -> dict[str, float | None
     mine = [row for row in rows if row["arm"] == arm]
     if metric == "passes_at":
         return {str(row["seed"]): float(passes_at(row["curves"]["format"])) for row in mine}
-    return {str(row["seed"]): row["test"][metric]["after"] for row in mine}
+    return {str(row["seed"]): quality(row) if metric == "both" else row["test"][metric]["after"] for row in mine}
 
 
 def summary(rows: Sequence[Row], experiment: str) -> Row:
@@ -150,7 +150,7 @@ def comparison(part: Row, metrics: Sequence[str]) -> list[str]:
 def verdict(row: Row) -> str:
     """One comparison in words, by its intervals alone."""
     said = []
-    for metric in ("format", "correctness", "passes_at"):
+    for metric in ("format", "correctness", "both", "passes_at"):
         found, name = row[metric], SHOWN.get(metric, metric)
         if found["low"] is None or found["low"] <= 0 <= found["high"]:
             said.append(f"{name}: no difference that the interval can tell from none ({number(found['mean'], signed=True)})")
@@ -162,7 +162,7 @@ def verdict(row: Row) -> str:
 
 def page(data: Row) -> str:
     """RESULTS.md."""
-    two = ("format", "correctness", "exact_call", "passes_at")
+    two = ("format", "correctness", "both", "exact_call", "passes_at")
     lines = (HERE / "introduction.md").read_text(encoding="utf-8").rstrip().splitlines()
     before = ", ".join(f"{name} {value:.3f}" for name, value in data["before"].items())
     made = f"{data['runs']} runs, {data['cpu_seconds_per_run']} CPU seconds each, made at commit {', '.join(data['commits'])}."
@@ -175,7 +175,7 @@ def page(data: Row) -> str:
             f"`{arm}` {number(found['advantage_share_of_format_at_first'], 2)}" for arm, found in data["main"]["arms"].items())
             + "."]  # fmt: skip
     if "length" in data:
-        three = ("format", "correctness", "exact_call", "short")
+        three = ("format", "correctness", "both", "exact_call", "short")
         lines += ["", f"## A third reward: short (at most {LENGTH_LIMIT} characters), free or paid only for the right call", ""]
         lines += [*table(data["length"], three), "", *comparison(data["length"], three)]
     if "no_habit" in data:
