@@ -33,7 +33,7 @@ LAYERS: tuple[set[str], ...] = (
         "export_data",
         "export_sources",
     }
-    | {"finetune", "rollout_service", "evaluate", "checks", "report"},
+    | {"finetune", "rollout_service", "evaluate", "checks", "report", "testing", "templates"},
     {"cli"},  # 5: the only place that prints
 )
 COMPONENT_LAYER = 3

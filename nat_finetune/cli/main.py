@@ -22,6 +22,7 @@ from nat_finetune.cli.gate import gate
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.lock import lock
 from nat_finetune.cli.migrate import migrate
+from nat_finetune.cli.new import new
 from nat_finetune.cli.plan import plan
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
@@ -44,6 +45,7 @@ app.command("run")(run)
 app.command("validate")(validate)
 app.command("calibrate")(calibrate)
 app.command("list")(list_components)
+app.command("new")(new)
 app.command("migrate")(migrate)
 app.command("plan")(plan)
 app.command("lock")(lock)

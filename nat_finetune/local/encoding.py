@@ -42,6 +42,7 @@ def encode(
         ConfigError, DataError: an item can't be encoded; says which and why.
     """
     algorithm, max_length = settings.algorithm, settings.max_length or policy.max_context
+    _require_kind(collection, _KINDS.get(type(algorithm), Group))
     if isinstance(algorithm, PreferenceSettings):
         pairs = encode_pairs(
             [item for item in collection.items if isinstance(item, PreferencePair)],
@@ -76,6 +77,16 @@ def encode(
     trained = groups.trained_tokens - (0 if algorithm.needs_reference else masked)
     objective = GroupObjective(groups, algorithm, agreement_bound=agreement_bound)
     return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares, sampled=True)
+
+
+_KINDS: dict[type, type] = {PreferenceSettings: PreferencePair, SupervisedSettings: Demonstration}
+
+
+def _require_kind(collection: Collection, kind: type) -> None:
+    """A config whose parts don't fit is refused before it runs; a trainer or adapter of a plugin may still mix them up."""
+    others = {type(item).__name__ for item in collection.items if not isinstance(item, kind)}
+    if others:
+        raise ConfigError(f"step {collection.step}: this algorithm trains on a {kind.__name__}, found {', '.join(others)}")
 
 
 def _check_lengths(dropped: Sequence[Dropped], settings: UpdateSettings) -> None:
