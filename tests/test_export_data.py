@@ -151,7 +151,7 @@ def test_retried_attempts_and_steps_that_were_collected_anew_do_not_count(tmp_pa
     run = made_run(tmp_path, [rollout(number) for number in range(10)])
     store = RunStore(run)
     store.restart_step(0)
-    attempt = rollout(11)
+    attempt = rollout(11, about=99)
     store.add_rollout(0, type(attempt)("step00000-00011-000~1", 11, 0, 0, attempt.events))
     for number in range(10, 20):
         store.add_rollout(0, rollout(number))
@@ -272,6 +272,21 @@ def test_near_duplicates_of_records_are_on_one_side(tmp_path):
     ]
     assert sides[0] & sides[1] == set()
     assert len(sides[1]) == 6
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_records_that_leak_into_what_is_held_out_are_refused(tmp_path, capsys, allowed):
+    source = labels(tmp_path, [label(number, task_key=f"t{number}") for number in range(20)])
+    made = yaml.safe_load(source.read_text())
+    (tmp_path / "test.jsonl").write_text(json.dumps({"id": 5, "question": "another", "task_key": "t3"}) + "\n")
+    made["workflow"] = {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"}
+    made["eval"] = {"evaluators": {"right": {"_type": "exact_match"}}}
+    made["finetuning"] |= {"test": {"dataset": {"_type": "jsonl", "file_path": "test.jsonl"}}, "allow_leakage": allowed}
+    source.write_text(yaml.safe_dump(made))
+    folder = export(source, "trl", "--split-by", "task_key", code=0 if allowed else 3)
+    said = capsys.readouterr()
+    assert "labels.jsonl:4 and 5 (finetuning.test.dataset): the same task key 't3'" in (said.out if allowed else said.err)
+    assert folder.exists() is allowed
 
 
 def test_rollouts_are_needed_where_the_builder_reads_some(run, capsys):
