@@ -300,3 +300,12 @@ def test_bad_records_and_empty_runs_are_said(tmp_path, run, capsys):
     (run / "events.jsonl").unlink()
     export(run, "trl", code=3)
     assert "there is nothing to export; left out: nothing" in capsys.readouterr().err
+
+
+def test_a_manifest_of_records_goes_by_their_ids(tmp_path):
+    source = labels(tmp_path, [label(number, id=f"c{number}") for number in range(4)])
+    sides = {"version": 1, "train": ["c0", "c1"], "validation": ["c2"], "test": ["c3"]}
+    (tmp_path / "split.json").write_text(json.dumps(sides))
+    folder = export(source, "trl", "--manifest", str(tmp_path / "split.json"))
+    said = [[row["prompt"][0]["content"][:7] for row in lines(folder / f"{side}.jsonl")] for side in ("train", "validation")]
+    assert said == [["claim 0", "claim 1"], ["claim 2"]]
