@@ -212,6 +212,8 @@ def kind_of(config: RunConfig, asked: ExportKind | None, *, from_run: bool) -> E
         raise ConfigError(f"--items {kind} can't be made of what trajectory_builders.{name} makes: {made[builder.makes]}")
     if kind == "rollouts" and not (from_run and builder.record_dataset() is None):
         raise ConfigError("--items rollouts needs the folder of a run that has rollouts")
+    if kind == "rollouts" and not config.finetuning.rewards:
+        raise ConfigError(Problem("--items rollouts writes rewards, and none is trained", "finetuning.reward_function"))
     return kind
 
 
@@ -248,7 +250,7 @@ def _unusable(rollout: Rollout, target: Target) -> DropReason | None:
     if rollout.failure is not None and rollout.failure.cause is Cause.INFRASTRUCTURE:
         return DropReason.INFRASTRUCTURE_FAILURE
     rewards = paid_rewards(rollout.rewards, target.rewards)
-    return DropReason.UNKNOWN_REWARD if not target.rewards or unknown_rewards(rewards, target) else None
+    return DropReason.UNKNOWN_REWARD if unknown_rewards(rewards, target) else None
 
 
 def _call(

@@ -145,6 +145,11 @@ def test_rollouts_have_the_reward_that_was_trained(run, capsys):
     assert all(row["reward"] == row["rewards"]["outcome"] == example(row) % 2 / 2 for row in rows)
     assert main(["export-data", str(run), "--format", "openai", "--items", "rollouts"]) == 2
     assert "--format openai does not hold rollouts; these do: trl" in capsys.readouterr().err
+    settings = yaml.safe_load((run / "config.yml").read_text())
+    del settings["finetuning"]["reward_function"]
+    run.joinpath("config.yml").write_text(yaml.safe_dump(settings))
+    assert main(["export-data", str(run), "--format", "trl", "--items", "rollouts"]) == 2
+    assert "finetuning.reward_function: --items rollouts writes rewards, and none is trained" in capsys.readouterr().err
 
 
 def test_retried_attempts_and_steps_that_were_collected_anew_do_not_count(tmp_path):
