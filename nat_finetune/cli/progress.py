@@ -138,6 +138,9 @@ class PlainProgress:
         """The outcome, the table of metrics, and where the report is."""
         self._console.print(outcome_table(report))
         self.say(str(report["headline"]))
+        for finding in report["audit"]:
+            if finding["warning"]:
+                self.say(f"warning: {finding['found']}")
         self.say(f"report: {self._folder}/report.html")
 
     def say(self, text: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ from nat_finetune.best import describe_choice, validated
 from nat_finetune.compose import target_of
 from nat_finetune.config.fit import resolved_algorithm
 from nat_finetune.config.load import LoadedConfig
+from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.intervals import paired_gain
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.report.audit import audit
 from nat_finetune.report.diagnosis import plateaus
 from nat_finetune.report.examples import example_rollouts
+from nat_finetune.report.learner import agreement_of
 from nat_finetune.report.metrics import by_reason
+from nat_finetune.report.power import power_sentence
 from nat_finetune.report.preferences import preferences_account
 from nat_finetune.report.segments import segments_account
 from nat_finetune.runstore import RunStore
@@ -38,11 +43,13 @@ def build_report(
     data = store.read_json("data.json") or {}
     calibration = (store.read_json("calibration.json") or {}).get("sentence")
     metrics = compare(before, after, data.get("references", {}), config.finetuning.seed, config.finetuning.confidence)
-    steps = list(store.metrics.lines())
+    steps = [{**line, "agreement": agreement_of(line)} for line in store.metrics.lines()]
     primary = next((name for name in target.reward_names if name in metrics), next(iter(metrics), None))
     updated = sum(1 for step in steps if step.get("update"))
     never_began = state.ended if not updated else None
     outcome = reason or never_began or exit_reason(metrics.get(primary or ""))
+    findings = audit(steps, target.reward_names, held_out_gains(store, config.finetuning, metrics))
+    sentence = headline(primary, metrics.get(primary or ""), outcome, message, confidence=config.finetuning.confidence)
     return {
         "nat_finetune": __version__,
         "run_id": store.folder.name,
@@ -52,7 +59,7 @@ def build_report(
         "exit_code": exit_code,
         "exit_reason": outcome,
         "message": message,
-        "headline": headline(primary, metrics.get(primary or ""), outcome, message),
+        "headline": sentence,
         "primary_metric": primary,
         "confidence": config.finetuning.confidence,
         "seconds": {**state.seconds, "total": sum(state.seconds.values()) or None},
@@ -67,6 +74,7 @@ def build_report(
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
         "account": [*account(steps, metrics), *([calibration] if calibration else [])],
+        "audit": [asdict(finding) for finding in findings],
         "warnings": [*state.warnings, *plateaus(steps, target.reward_names, data.get("best", {}))],
         "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
         "environment": environment(about),
@@ -115,8 +123,28 @@ def exit_reason(metric: Mapping[str, Any] | None) -> str:
     return "worse" if gain["high"] < 0 else "no significant gain"
 
 
-def headline(name: str | None, metric: Mapping[str, Any] | None, outcome: str, message: str | None) -> str:
-    """The run in one sentence."""
+def held_out_gains(store: RunStore, config: FinetuningConfig, metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """For the audit: what each metric gained since before training, on the test set, and on the validation set at the end."""
+    gains = {f"{name} on the test set": {"name": name, **row["gain"]} for name, row in metrics.items() if row["gain"]}
+    points = validated(store)
+    if len(points) < 2 or points[0].steps_done != 0:
+        return gains
+    lower_is_better = config.validation.select if config.validation and config.validation.mode == "min" else None
+    first, last = points[0].result, points[-1].result
+    for name in last.metrics:
+        seed = derive_seed(config.seed, "validation gain", name)
+        gain = _estimate(
+            paired_gain(first.scores[name], last.scores[name], last.clusters, seed=seed, confidence=config.confidence)
+        )
+        if gain is not None and name != lower_is_better:
+            gains[f"{name} on the validation set"] = {"name": name, **gain}
+    return gains
+
+
+def headline(
+    name: str | None, metric: Mapping[str, Any] | None, outcome: str, message: str | None, *, confidence: float = 0.95
+) -> str:
+    """The run in one sentence; where no gain shows, also how many test tasks would show one of this size."""
     if message is not None:
         return f"{outcome}: {message.splitlines()[0]}"
     gain = metric["gain"] if metric else None
@@ -125,6 +153,7 @@ def headline(name: str | None, metric: Mapping[str, Any] | None, outcome: str, m
     return (
         f"{outcome}: {name} {metric['before']['mean']:.3f} → {metric['after']['mean']:.3f}, gain {gain['mean']:+.3f} "
         f"[{gain['low']:+.3f}, {gain['high']:+.3f}] on {gain['n']} held-out tasks"
+        + (f"; {power}" if (power := power_sentence(gain, confidence=confidence)) else "")
     )
 
 

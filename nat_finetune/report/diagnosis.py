@@ -12,6 +12,7 @@ from typing import Any
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.signal import evaluator_failures, scored_attempts, unscored
 from nat_finetune.data.trajectories import is_target
+from nat_finetune.report.trend import slope
 from nat_finetune.types import Dropped, DropReason, Rollout, Target
 
 SHOWN = 3
@@ -199,9 +200,9 @@ def plateau(steps: Sequence[Mapping[str, Any]], name: str, best: float | None) -
     if len(late) < _FEWEST_STEPS:
         return None
     level, spread = fmean(mean for _, mean, _ in late), fmean(spread for _, _, spread in late)
-    slope, error = _slope([(float(step), mean) for step, mean, _ in late])
+    rise, error = slope([(float(step), mean) for step, mean, _ in late])
     at_best = best is not None and abs(best - level) <= 0.01 * max(1.0, abs(best))
-    if spread == 0 or at_best or slope > 2 * error:
+    if spread == 0 or at_best or rise > 2 * error:
         return None
     return (
         f"plateau: {name} has not risen since step {late[0][0]} (mean {level:.3f}) although rewards inside groups still differ "
@@ -209,12 +210,3 @@ def plateau(steps: Sequence[Mapping[str, Any]], name: str, best: float | None) -
         "difficulty (is there anything left to gain? chance that the policy can't influence makes spread too), then "
         "generations, temperature and learning rate"
     )
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least-squares slope and its standard error."""
-    x, y = fmean(p[0] for p in points), fmean(p[1] for p in points)
-    squares = fsum((p[0] - x) ** 2 for p in points)
-    slope = fsum((p[0] - x) * (p[1] - y) for p in points) / squares
-    rest = fsum((p[1] - y - slope * (p[0] - x)) ** 2 for p in points)
-    return slope, (rest / (len(points) - 2) / squares) ** 0.5

@@ -9,6 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from nat_finetune.config.fit import algorithm_line
+from nat_finetune.report.learner import learner_rows
 from nat_finetune.report.plots import Point, comparison, curve
 from nat_finetune.report.rewards import reward_rows
 from nat_finetune.report.transcripts import as_json, cut, shown_turns
@@ -25,6 +26,8 @@ _FIGURES = (
     "sampler_trainer_max_abs",
 )
 """Of the updates' metrics, those that are drawn."""
+_STEPS = 200
+"""Most steps that are listed one by one."""
 _ROUNDING = 1e-9
 """A figure that never gets larger is 0 but for rounding, such as the KL of updates of one step: nothing to look at."""
 
@@ -41,6 +44,7 @@ def render(report: Mapping[str, Any]) -> str:
     environment.filters |= {
         "number": number,
         "signed": signed,
+        "figure": figure,
         "interval": interval,
         "percent": percent,
         "whole": whole,
@@ -56,6 +60,8 @@ def render(report: Mapping[str, Any]) -> str:
         failed=failed,
         whole_share=total([row["share"] for row in report["ledger"]["rows"]]),
         rewards=list(dict.fromkeys(name for step in report["steps"] for name in step["reward"])),
+        listed=listed(report["steps"]),
+        learner_rows=learner_rows(report["steps"]),
         reward_rows=reward_rows(report["steps"], report["target"]["reward"]),
         algorithm_line=algorithm_line,
         facts=facts(report["environment"]),
@@ -98,6 +104,12 @@ def curves(report: Mapping[str, Any]) -> Iterator[tuple[str, Markup]]:
     return ((title, svg) for title, svg in drawn if svg is not None)
 
 
+def listed(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The steps of the table: all, or of many every so-manieth, and the last one."""
+    stride = -(-len(steps) // _STEPS)
+    return [step for index, step in enumerate(steps) if index % stride == 0 or index == len(steps) - 1] if steps else []
+
+
 def failed(step: Mapping[str, Any]) -> int | None:
     """Rollouts of a step that failed through no fault of the policy."""
     count: int | None = step["failed"].get("infrastructure")
@@ -120,6 +132,11 @@ def facts(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
 def number(value: float | None, digits: int = 3) -> str:
     """A figure, or "unknown"."""
     return "unknown" if value is None else f"{value:.{digits}f}"
+
+
+def figure(value: float | None) -> str:
+    """A figure of any size, to three digits, or "unknown"."""
+    return "unknown" if value is None else f"{value:.3g}"
 
 
 def signed(value: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from nat_finetune.data.merging import count_merges
 from nat_finetune.data.trajectories import is_truncated, target_calls
+from nat_finetune.report.responses import response_figures
 from nat_finetune.report.rewards import reward_figures
 from nat_finetune.types import Cause, Collection, Dropped, Group, Rollout, Target
 
@@ -35,6 +36,7 @@ def rollout_metrics(rollouts: Sequence[Rollout], target: Target) -> dict[str, An
         "truncated": sum(is_truncated(target_calls(rollout, target)) for rollout in finals),
         "failed": _failures(finals),
         "reward": reward_figures(finals, target),
+        "response": response_figures(finals, target),
         "tokens": {"sampled": sum(sampled_tokens(rollout) for rollout in rollouts)},
     }
 

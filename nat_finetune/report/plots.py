@@ -12,6 +12,10 @@ WIDTH, HEIGHT = 420, 180
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 24
 _DOTS = 40
 """Most points that are marked one by one."""
+_POINTS = 240
+"""Most points of a curve: more can't be told apart at its width, and a long run's page must stay small."""
+_SPARK = (120, 24, 40)
+"""Width, height and most points of a line in a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ def curve(
     margin = (max(values) - min(values)) * 0.08 or abs(max(values)) * 0.1 or 1.0
     y = Scale(min(values) - margin, max(values) + margin, HEIGHT - BOTTOM, TOP)
     x = Scale(points[0].x, points[-1].x, LEFT, WIDTH - RIGHT)
+    points = thinned(points, _POINTS)
     path = [(x.at(p.x), y.at(p.y)) for p in points]
     parts = [_axis(y), _ends(x, unit), *_lines(lines, y), _band(points, x, y)]
     parts.append(Markup('<polyline class="line" points="{}"/>').format(_coordinates(path)))
@@ -61,6 +66,36 @@ def curve(
     label = f"{title}: {first.y:.4g} at {unit} {first.x:g}, {last.y:.4g} at {unit} {last.x:g}"
     svg = Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>')
     return svg.format(WIDTH, HEIGHT, label, Markup("").join(parts))
+
+
+def spark(name: str, points: Sequence[Point]) -> Markup | None:
+    """A small line without axes, for a table; None where there are fewer than two finite points."""
+    width, height, most = _SPARK
+    points = thinned([p for p in points if math.isfinite(p.y)], most)
+    if len(points) < 2:
+        return None
+    values = [p.y for p in points]
+    x, y = Scale(points[0].x, points[-1].x, 1, width - 1), Scale(min(values), max(values), height - 2, 2)
+    svg = Markup('<svg class="spark" viewBox="0 0 {} {}" role="img" aria-label="{}"><polyline class="line" points="{}"/></svg>')
+    label = f"course of {name.replace('_', ' ')}"
+    return svg.format(width, height, label, _coordinates([(x.at(p.x), y.at(p.y)) for p in points]))
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """At most about `most` points: of each stretch its lowest and its highest, so that no spike is lost; both ends stay.
+
+    >>> [p.y for p in thinned([Point(x, y) for x, y in enumerate([0, 1, 9, 2, 3, -5, 4, 5])], 4)]
+    [0, 9, -5, 5]
+    """
+    if len(points) <= most:
+        return list(points)
+    inner, stretches = points[1:-1], max(1, (most - 2) // 2)
+    kept = [points[0]]
+    for index in range(stretches):
+        stretch = inner[index * len(inner) // stretches : (index + 1) * len(inner) // stretches]
+        low, high = min(stretch, key=lambda p: p.y), max(stretch, key=lambda p: p.y)
+        kept += [low] if low is high else sorted((low, high), key=lambda p: p.x)
+    return [*kept, points[-1]]
 
 
 def ticks(bottom: float, top: float, about: int = 4) -> list[float]:

@@ -59,7 +59,8 @@ def test_plain_lines():
     assert "1 failed" in found[3]
     assert found[4] == "warning: watch out [bold]"
     assert found[5] == "test-after (policy 3): outcome 0.500 [0.400, 0.600], [red]odd unknown [unknown, unknown]"
-    assert found[-2:] == [full_report()["headline"], "report: runs/x/report.html"]
+    said = [f"warning: {full_report()['audit'][0]['found']}"]
+    assert found[-3:] == [full_report()["headline"], *said, "report: runs/x/report.html"]
     assert "\x1b" not in console.file.getvalue()
 
 

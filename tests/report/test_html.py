@@ -65,6 +65,9 @@ def test_the_headline_comes_first(full):
         "legal rate | 0.930 | [0.870, 0.990] | unknown | unknown | unknown | unknown | unknown",
         "uniform 0.574 | best response 0.988",
         "step 12: nothing to train on, no update",
+        "| It may mean: it pays. | To do: read.",
+        "clip fraction | share of tokens | 0.01 | 0.01 | 0.01 | 0.01",
+        "kl previous | nats a token | 0.002",
         "700,000 parameters, 650,000 of them trained",
         "train set | 64 examples, 32 tasks",
         "12 failed through no fault of the policy",
@@ -112,6 +115,13 @@ def test_what_a_screen_reader_needs(full):
     assert len(ids) == len(set(ids))
     assert {attrs["aria-labelledby"] for _, attrs in full.elements if "aria-labelledby" in attrs} <= set(ids)
     assert all("scope" in attrs for attrs in full.of("th"))
+
+
+def test_a_long_run_makes_a_small_page():
+    page = render(full_report(steps=1_000))
+    assert len(page.encode()) < 1_000_000
+    assert "1000 steps, 201 of them; metrics.jsonl has all" in page
+    assert '<th scope="row" class="n">999</th>' in page
 
 
 def test_a_run_that_failed_at_once():

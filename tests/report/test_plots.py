@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nat_finetune.report.plots import HEIGHT, LEFT, RIGHT, WIDTH, Point, Scale, comparison, curve, ticks
+from nat_finetune.report.plots import HEIGHT, LEFT, RIGHT, WIDTH, Point, Scale, comparison, curve, thinned, ticks
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,15 @@ def test_what_is_not_known_is_not_drawn():
 
 def test_a_scale_that_is_a_point():
     assert Scale(1.0, 1.0, 0.0, 100.0).at(1.0) == 50.0
+
+
+def test_a_long_curve_keeps_its_ends_and_its_spikes():
+    points = [Point(float(x), 1.0) for x in range(5_000)]
+    points[2_345] = Point(2_345.0, 50.0)
+    points[4_000] = Point(4_000.0, -50.0)
+    thin = thinned(points, 240)
+    assert len(thin) <= 240
+    assert (thin[0], thin[-1]) == (points[0], points[-1])
+    assert {50.0, -50.0} <= {p.y for p in thin}
+    assert [p.x for p in thin] == sorted(p.x for p in thin)
+    assert thinned(points[:240], 240) == points[:240]
