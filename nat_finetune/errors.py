@@ -11,6 +11,7 @@
     ├── Detached                      7   a job goes on elsewhere; the message says how to re-attach
     ├── OutputError                   8   the run folder can't be written (disk full, no permission)
     ├── GateFailed                    9   a model may not be promoted: it did not show the gain that was asked for
+    ├── DoctorFound                  10   `doctor` found errors that a run would not survive
     ├── Interrupted                 130   Ctrl-C; the message says how to resume
     └── StageError                        a failure inside one rollout: data, not a crash
         ├── PolicyFailure                 the policy caused it: an outcome with a reward
@@ -124,6 +125,12 @@ class GateFailed(NatFinetuneError):
     """Raised when a model did not show what `nat-finetune gate` asks for."""
 
     exit_code = 9
+
+
+class DoctorFound(NatFinetuneError):
+    """Raised when `nat-finetune doctor` found errors."""
+
+    exit_code = 10
 
 
 class Interrupted(NatFinetuneError):

@@ -213,7 +213,7 @@ async def _make_run(
 ) -> Run:
     finetuning = config.finetuning
     made = Parts(
-        source=await parts.get_records() or await _rollouts(config, parts),
+        source=await parts.get_records() or await rollout_source(config, parts),
         adapter=await parts.get_trainer_adapter(),
         validation=await evaluation(
             config, parts, data.validation, "validation", finetuning.validation, data.clusters["validation"]
@@ -226,7 +226,8 @@ async def _make_run(
     return Run(store, finetuning, data.train, made, progress)
 
 
-async def _rollouts(config: RunConfig, parts: Composition) -> RolloutSource:
+async def rollout_source(config: RunConfig, parts: Composition) -> RolloutSource:
+    """The workflow with its evaluators, and the builder that makes items of its rollouts."""
     workflow = await parts.get_workflow()
     scores = dict.fromkeys([*parts.target.needed_scores, *config.finetuning.watch])
     evaluators = {name: await parts.get_evaluator(name) for name in scores}

@@ -51,7 +51,7 @@ async def require_trusted_reward(
     settings, target, seed = config.finetuning.calibration, parts.target, config.finetuning.seed
     if not target.rewards or store.read_json(RECORD) is not None:
         return
-    reward = await _reward(config, parts)
+    reward = await trained_reward(config, parts)
     record: dict[str, Any] = {"sentence": "the reward was not checked: finetuning.calibration.enabled is false"}
     messages: list[str] = []
     if settings.enabled:
@@ -83,10 +83,13 @@ async def calibrate_config(loaded: LoadedConfig, registry: Registry, verdicts: P
         if not parts.target.rewards:
             raise ConfigError(Problem("there is no reward to calibrate", "finetuning.reward_function", file=str(loaded.path)))
         data = await load_data(config, parts, None)
-        return await _against(config, await _reward(config, parts), verdicts, run, [*data.train, *data.validation, *data.test])
+        return await _against(
+            config, await trained_reward(config, parts), verdicts, run, [*data.train, *data.validation, *data.test]
+        )
 
 
-async def _reward(config: RunConfig, parts: Composition) -> Reward:
+async def trained_reward(config: RunConfig, parts: Composition) -> Reward:
+    """What is trained, with the evaluators that it needs."""
     evaluators = {name: await parts.get_evaluator(name) for name in parts.target.needed_scores}
     return Reward(parts.target, evaluators, config.finetuning.rollout_timeout_seconds)
 

@@ -13,6 +13,7 @@ from nat_finetune import __version__
 from nat_finetune.cli.arguments import normalised
 from nat_finetune.cli.calibrate import calibrate
 from nat_finetune.cli.diff import diff
+from nat_finetune.cli.doctor import doctor
 from nat_finetune.cli.errors import report, report_unexpected
 from nat_finetune.cli.eval import evaluate
 from nat_finetune.cli.explain import explain
@@ -35,7 +36,7 @@ app = typer.Typer(
     name="nat-finetune",
     help="Finetune the model of an LLM agent from its own workflow: one YAML file says everything.",
     epilog="Exit codes: 0 done, 2 config, 3 no data, 4 no trainable signal, 5 rollout failures, 6 backend, 7 detached, "
-    "8 output, 9 gate failed, 130 interrupted, 1 anything else.",
+    "8 output, 9 gate failed, 10 doctor found errors, 130 interrupted, 1 anything else.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -50,6 +51,7 @@ app.command("migrate")(migrate)
 app.command("plan")(plan)
 app.command("lock")(lock)
 app.command("smoke")(smoke)
+app.command("doctor")(doctor)
 app.command("schema")(schema)
 app.command("explain")(explain)
 app.command("diff")(diff)

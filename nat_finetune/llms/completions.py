@@ -45,6 +45,7 @@ class _Choice(BaseModel):
 
 class _Completion(BaseModel):
     choices: list[_Choice]
+    model: str | None = None
     prompt_token_ids: list[int] | None = None
     """vLLM puts them beside `choices`, others into the choice."""
 
@@ -124,6 +125,15 @@ def read_reply(text: str, sampling: SamplingParams, *, where: str, needs_ids: bo
         completion_ids=ids,
         logprobs=logprobs,
     )
+
+
+def served_model(text: str, *, where: str, secret: str | None = None) -> str | None:
+    """The name under which the endpoint says that it answered, None where it says nothing.
+
+    Raises:
+        BackendError: the text is no completion.
+    """
+    return _parse(text, where, secret).model
 
 
 def _parse(text: str, where: str, secret: str | None) -> _Completion:

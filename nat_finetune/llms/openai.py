@@ -14,7 +14,7 @@ from nat_finetune.config.component import LLMBaseConfig
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, ChatReply
-from nat_finetune.llms.completions import read_reply, request_body
+from nat_finetune.llms.completions import read_reply, request_body, served_model
 from nat_finetune.registry import register_llm_provider
 from nat_finetune.types import Message, SamplingParams
 
@@ -178,6 +178,22 @@ class OpenAIChatModel:
             "stop": tuple(stop) if stop is not None else None,
             "seed": self._seed(seed),
         }
+        text, sampling = await self._post(messages, tools, given)
+        return self._read(text, sampling)
+
+    async def probe(self, prompt: str, *, max_tokens: int) -> tuple[ChatReply, str | None]:
+        """One small request: the reply, and the name of the model that the endpoint says has answered.
+
+        Raises:
+            BackendError: as `chat`.
+        """
+        text, sampling = await self._post([{"role": "user", "content": prompt}], None, {"max_tokens": max_tokens})
+        reply = self._read(text, sampling)
+        return reply, served_model(text, where=self._where, secret=self._endpoint.key)
+
+    async def _post(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, given: Mapping[str, Any]
+    ) -> tuple[str, SamplingParams]:
         settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         sampling = replace(self._sampling, **settings)
         body = self._config.asked() | request_body(
@@ -185,9 +201,15 @@ class OpenAIChatModel:
         )
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
-        where = f"llms.{self.name}: {self._endpoint.url}"
-        text = await self._endpoint.post(body)
-        return read_reply(text, sampling, where=where, needs_ids=self._config.return_token_ids, secret=self._endpoint.key)
+        return await self._endpoint.post(body), sampling
+
+    def _read(self, text: str, sampling: SamplingParams) -> ChatReply:
+        needs_ids = self._config.return_token_ids
+        return read_reply(text, sampling, where=self._where, needs_ids=needs_ids, secret=self._endpoint.key)
+
+    @property
+    def _where(self) -> str:
+        return f"llms.{self.name}: {self._endpoint.url}"
 
     def _seed(self, given: int | None) -> int | None:
         """The call's seed in 31 bits: what every server takes."""
