@@ -8,7 +8,6 @@ from nat_finetune.checks.doctor.finding import Finding, error, note, warning
 from nat_finetune.config.component import ItemKind
 from nat_finetune.errors import BackendError, DataError
 from nat_finetune.local.chat import ChatFormat
-from nat_finetune.local.pair_rows import completion_ids
 from nat_finetune.local.prefixes import probe_prefixes
 from nat_finetune.types import Message
 
@@ -40,6 +39,8 @@ def chat_findings(chat: ChatFormat, key: str, makes: ItemKind, *, several_turns:
 
 def _end(chat: ChatFormat, key: str, makes: ItemKind) -> Iterator[Finding]:
     """A text that is trained on is encoded by the template: without an end of the turn the model would not learn to stop."""
+    from nat_finetune.local.pair_rows import completion_ids
+
     try:
         completion_ids([_ASKED], _SAID, chat, where="a question and its answer")
     except (BackendError, DataError) as failure:

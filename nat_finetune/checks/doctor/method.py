@@ -41,15 +41,17 @@ def method_findings(config: RunConfig, seen: Seen, examples: Sequence[Example]) 
         yield warning("method.other", message, fix, key)
         return
     reasons = "; ".join(f"{method.name}: {method.reason}" for method in methods)
+    adapter = adapter_of(config)
+    apart = adapter is not None and adapter.compares_rewards_apart()
+    chosen = "GDPO" if apart else _NAMES[seen.makes]
     mine = [method for method in methods if method.makes == seen.makes]
     if mine:
-        yield note("method.fits", f"the signal that was seen fits {reasons}", f"configured is {_NAMES[seen.makes]}", key)
+        yield note("method.fits", f"the signal that was seen fits {reasons}", f"configured is {chosen}", key)
     else:
-        message = f"{_NAMES[seen.makes]} has nothing to learn from here, but the signal fits {reasons}"
+        message = f"{chosen} has nothing to learn from here, but the signal fits {reasons}"
         yield warning("method.other", message, f"use {methods[0].name}, or mend the signal", key)
-    adapter = adapter_of(config)
     if seen.makes == "group" and len(seen.target.rewards) > 1:
-        yield from _several(seen, apart=adapter is not None and adapter.compares_rewards_apart())
+        yield from _several(seen, apart=apart)
 
 
 def fitting_methods(config: RunConfig, seen: Seen, examples: Sequence[Example]) -> list[Method]:
@@ -69,7 +71,13 @@ def fitting_methods(config: RunConfig, seen: Seen, examples: Sequence[Example]) 
             found.append(Method("GRPO", "group", reason))
     texts = sum(isinstance(example.target, str) for example in examples)
     if texts:
-        found.append(Method("SFT", "demonstration", f"{texts:,} of {len(examples):,} examples have a target text to imitate"))
+        found.append(
+            Method(
+                "SFT",
+                "demonstration",
+                f"{texts:,} of {len(examples):,} examples have a target text, if that is what to imitate",
+            )
+        )
     elif seen.makes == "demonstration" and seen.items:
         found.append(Method("SFT", "demonstration", f"{len(seen.items)} good answers were seen"))
     if seen.makes == "pair" and seen.items and not ranked:
