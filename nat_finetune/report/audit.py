@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from nat_finetune.report.trend import Points, Trend, trend
+from nat_finetune.report.trend import Points, Trend, falls, trend
 
 LENGTH = 0.5
 """Correlation of a reward with length, inside groups, from which on length is a suspect."""
@@ -88,7 +88,7 @@ def _drift(steps: Steps, trained: Sequence[str], held_out: Gains) -> Iterator[Fi
             continue
         level = f"the training reward {reward} rose from {points[0][1]:.3f} to {points[-1][1]:.3f}"
         for name in dict.fromkeys(name for step in steps for name in step["reward"] if name not in trained):
-            watched = trend(_means(steps, name))
+            watched = falls(_means(steps, name))
             if watched is not None and watched.direction < 0:
                 fell = f"fell from {watched.first:.3f} to {watched.last:.3f}"
                 seen = f"{level} while {name}, which is watched and not trained, {fell}"

@@ -9,6 +9,8 @@ from statistics import fmean
 
 FEWEST = 6
 """Points below which nothing is said."""
+_FEWEST_SINCE = 4
+"""Points since its height from which a fall is seen."""
 _ERRORS = 3.0
 """Standard errors that a slope must be away from 0: steps follow from one another, so that two would see too much."""
 
@@ -56,3 +58,21 @@ def trend(points: Points) -> Trend | None:
         fmean(y for _, y in points[-quarter:]),
         0 if not sure else 1 if rise > 0 else -1,
     )
+
+
+def falls(points: Points) -> Trend | None:
+    """Where a figure came from and went to if it fell for sure, all along or since its height and to below where it began.
+
+    >>> falls([(float(step), level) for step, level in enumerate([2, 3, 5, 6, 4, 3, 2, 0])])
+    Trend(first=2.5, last=1.0, direction=-1)
+    """
+    whole = trend(points)
+    if whole is None or whole.direction < 0:
+        return whole
+    quarter = max(1, len(points) // 4)
+    heights = [fmean(y for _, y in points[begin : begin + quarter]) for begin in range(len(points) - quarter + 1)]
+    since = points[heights.index(max(heights)) :]
+    if len(since) < _FEWEST_SINCE or whole.last >= whole.first:
+        return None
+    drop, error = slope(since)
+    return Trend(whole.first, whole.last, -1) if drop < -_ERRORS * error else None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
+
 import pytest
 
+from nat_finetune.report import trend
 from nat_finetune.report.audit import audit
 
 
@@ -61,6 +64,20 @@ def test_a_reward_that_rises_while_what_is_watched_falls():
     assert audit(steps(reward=rises, watched=rises), ["r"], {}) == []
 
 
+def test_a_metric_that_rose_before_it_collapsed_is_drift():
+    levels = [0.17, 0.21, 0.28, 0.35, 0.31, 0.2, 0.1, 0.0]
+    found = audit(steps(8, reward=rises, watched=lambda i: levels[i]), ["r"], {})
+    assert ("drift", True) in kinds(found)
+
+
+@pytest.mark.parametrize(
+    "levels", [[0.17, 0.2, 0.3, 0.35, 0.34, 0.3, 0.28, 0.25], [0.3, 0.2, 0.35, 0.25, 0.33, 0.22, 0.31, 0.24]]
+)
+def test_a_dip_above_the_start_and_noise_are_not(levels):
+    found = audit(steps(8, reward=rises, watched=lambda i: levels[i]), ["r"], {})
+    assert ("drift", True) not in kinds(found)
+
+
 def test_a_reward_that_rises_while_a_held_out_metric_falls():
     held_out = {"m on the test set": gain(-0.2, -0.3, -0.1)}
     (found,) = audit(steps(reward=rises), ["r"], held_out)
@@ -115,3 +132,9 @@ def test_nothing_independent_is_measured():
 def test_lines_of_earlier_versions_are_read():
     old = [{key: value for key, value in step.items() if key in ("step", "reward")} for step in steps(watched=flat)]
     assert audit(old, ["r"], {}) == []
+
+
+def test_worked_numbers_of_trends():
+    result = doctest.testmod(trend)
+    assert result.attempted >= 3
+    assert result.failed == 0
