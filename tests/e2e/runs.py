@@ -23,7 +23,21 @@ SMALL = {
         "trainer_adapters.here.epochs=2",
         "trainer_adapters.here.batch_size=8",
     ],
+    "dpo_claims_review": ["trainer_adapters.here.epochs=1", "trainer_adapters.here.batch_size=4"],
+    "grpo_claims_review": [
+        "finetuning.num_epochs=1",
+        "finetuning.examples_per_step=3",
+        "trajectory_builders.groups.num_generations=4",
+    ],
 }
+
+DATA = {
+    "grpo_tic_tac_toe": ("tic_tac_toe", "game_train", "game"),
+    "dpo_tic_tac_toe": ("tic_tac_toe", "move_train", "move"),
+    "dpo_claims_review": ("claims_review", "reviews_train", "claims"),
+    "grpo_claims_review": ("claims_review", "claims_train", "claims"),
+}
+"""Workflow, file that is trained on, and what the held-out files' names begin with."""
 
 KILL = """
 import os, signal, sys
@@ -53,10 +67,11 @@ def rows(path: Path, count: int, folder: Path) -> Path:
 
 def small_config(name: str, folder: Path, *, train: int = 6, held_out: int = 4) -> list[str]:
     """Arguments of a run of a shipped config, shrunk to seconds."""
-    data = ROOT / "workflows" / "tic_tac_toe" / "data"
-    kind = "game" if name.startswith("grpo") else "move"
+    workflow, trained, kind = DATA[name]
+    data = ROOT / "workflows" / workflow / "data"
+    source = "trajectory_builders.labels.dataset" if trained.startswith("reviews") else "eval.general.dataset"
     datasets = {
-        "eval.general.dataset": rows(data / f"{kind}_train.jsonl", train, folder),
+        source: rows(data / f"{trained}.jsonl", train, folder),
         "finetuning.validation.dataset": rows(data / f"{kind}_validation.jsonl", held_out, folder),
         "finetuning.test.dataset": rows(data / f"{kind}_test.jsonl", held_out, folder),
     }

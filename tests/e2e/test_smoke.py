@@ -20,6 +20,12 @@ def test_shipped_configs_hold_together(name, tmp_path, capsys):
     assert (tmp_path / "exported" / "model.safetensors").is_file()
 
 
+@pytest.mark.parametrize(("name", "scores"), [("grpo_claims_review", "synthetic scores"), ("dpo_claims_review", "real scores")])
+def test_synthetic_scores_are_not_held_against_known_answers(name, scores, tmp_path, capsys):
+    assert main(["smoke", str(CONFIGS / f"{name}.yml"), "--keep", str(tmp_path)]) == 0
+    assert f"kept of {scores}" in capsys.readouterr().out
+
+
 def test_an_export_that_is_another_model_is_noticed(tmp_path, monkeypatch, capsys):
     from nat_finetune.local import export
     from nat_finetune.local.byte_policy import write_byte_policy

@@ -95,25 +95,20 @@ def claim_rows(claims: Iterable[Claim], split: str) -> Iterator[dict[str, object
         yield {"id": f"{split}-{index:04d}", "question": str(claim), "answer": answer, "task_key": task_key(claim)}
 
 
-def draw_draft(claim: Claim, generator: Random) -> Draft:
-    """A draft as a mediocre writer would make it: of decision, clause and ending each is right every other time, else drawn."""
-    fit = fit_draft(claim)
-    others = writable_drafts(run_plan(claim, best_plan(claim)))
-    source = [fit if generator.random() < 0.5 else generator.choice(others) for _ in range(3)]
-    return Draft(source[0].decision, source[0].amount, source[1].clause, source[2].authorises)
+def draw_drafts(claim: Claim, generator: Random) -> tuple[Draft, Draft]:
+    """Two drafts to compare, any two alike: as the shipped policy writes them, so that labels alone say which are good."""
+    first, second = generator.sample(writable_drafts(run_plan(claim, best_plan(claim))), 2)
+    return first, second
 
 
 def review_rows(claims: Iterable[Claim], split: str, model: AnnotatorModel, style: Style) -> Iterator[dict[str, object]]:
     """`REVIEWS` records a claim, each on two drafts of its own."""
     generator = Random(derive_seed(SEED, "reviews", split))
-    for index, claim in enumerate(claims):
-        for number in range(REVIEWS):
-            first = second = draw_draft(claim, generator)
-            while second == first:
-                second = draw_draft(claim, generator)
+    for claim in claims:
+        for _ in range(REVIEWS):
+            first, second = draw_drafts(claim, generator)
             reviewer, chosen, rejected = model.judge(claim, first, second, generator)
             yield {
-                "id": f"{split}-{index:04d}-{number}",
                 "task_key": task_key(claim),
                 "prompt": explain_messages(claim, run_plan(claim, best_plan(claim)), style),
                 "chosen": [{"role": "assistant", "content": str(chosen)}],
