@@ -2,47 +2,31 @@
 
 import json
 
-import pytest
-
 from tests.e2e.runs import cli, only_run, small_config
 
-METRICS = {
-    "dpo_claims_review": {"rubric", "correctness", "citation", "restraint", "form", "plan_score"},
-    "grpo_claims_review": {"plan_score", "plan_solved", "rubric"},
-}
 
-
-@pytest.fixture(scope="module", params=METRICS)
-def report(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp(request.param)
-    done = cli("run", *small_config(request.param, folder, train=12))
+def report(name, folder):
+    done = cli("run", *small_config(name, folder, train=12))
     assert done.returncode == 0, done.stderr
-    return request.param, json.loads((only_run(folder) / "report.json").read_text(encoding="utf-8"))
-
-
-def test_both_functions_are_reported_before_and_after(report):
-    name, found = report
-    assert set(found["metrics"]) == METRICS[name]
+    found = json.loads((only_run(folder) / "report.json").read_text(encoding="utf-8"))
     for metric in found["metrics"].values():
-        assert metric["before"]["mean"] is not None
-        assert metric["after"]["mean"] is not None
         assert metric["gain"]["low"] <= metric["gain"]["mean"] <= metric["gain"]["high"]
-
-
-def test_the_base_knows_the_forms_and_not_what_is_right(report):
-    _, found = report
-    before = {name: metric["before"]["mean"] for name, metric in found["metrics"].items()}
-    assert 0.05 < before["rubric"] < 0.25
+    before = {metric: row["before"]["mean"] for metric, row in found["metrics"].items()}
+    assert 0.05 < before["rubric"] < 0.25, "the base knows the form and not what is right"
     assert 0.1 < before["plan_score"] < 0.5
+    return found
 
 
-def test_what_is_trained_is_the_function_that_is_aimed_at(report):
-    """Half of the recorded calls are the writer's, outside the target; labels need no calls at all."""
-    name, found = report
+def test_the_planner_learns_from_scores_and_the_writers_calls_are_left_out(tmp_path):
+    found = report("grpo_claims_review", tmp_path)
+    assert set(found["metrics"]) == {"plan_score", "plan_solved", "rubric"}
     calls = {row["reason"] or row["bucket"]: row["calls"] for row in found["ledger"]["rows"]}
-    if name.startswith("dpo"):
-        assert found["ledger"]["calls"] == 0
-        assert found["steps"][0]["kept"] + sum(found["steps"][0]["dropped"].values()) == 12
-    else:
-        assert calls["outside_target"] == found["ledger"]["calls"] / 2 == 48
-        assert calls["trained"] > 0
+    assert calls["outside_target"] == found["ledger"]["calls"] / 2 == 48
+    assert calls["trained"] > 0
+
+
+def test_the_writer_learns_from_labels_without_a_call(tmp_path):
+    found = report("dpo_claims_review", tmp_path)
+    assert set(found["metrics"]) == {"rubric", "correctness", "citation", "restraint", "form", "plan_score"}
+    assert found["ledger"]["calls"] == 0
+    assert found["steps"][0]["kept"] + sum(found["steps"][0]["dropped"].values()) == 12
