@@ -20,7 +20,7 @@ from nat_finetune.compose import compose
 from nat_finetune.config.component import TrajectoryBuilderConfig
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import RunConfig
-from nat_finetune.errors import BackendError, ConfigError, NoTrainableSignal, Problem, UntrustedReward
+from nat_finetune.errors import BackendError, ConfigError, NoTrainableSignal, Problem
 from nat_finetune.finetune import finetune, new_run, policy_of
 from nat_finetune.registry import Factory, Kind, Registration, Registry
 from nat_finetune.report.progress import NullProgress
@@ -31,8 +31,6 @@ RECORDS = 16
 MOST_TOKENS = 12
 RELOAD_BOUND = 1e-3
 """Nats between the trained policy and the exported model that rounding explains, on a short completion."""
-_ANY_REWARD = "finetuning.calibration.on_problem=warn"
-"""The real reward has been held against known answers by then; a hash can't prefer the good ones."""
 _PROBE: tuple[list[dict[str, str]], str] = ([{"role": "user", "content": "0 1 2"}], "3 4 5")
 
 
@@ -76,18 +74,14 @@ async def smoke(path: Path, overrides: list[str], registry: Registry, folder: Pa
     began = time.monotonic()
     loaded = load_config(path, overrides, registry=registry)
     policy = write_byte_policy(folder / "policy")
-    overrides = [*overrides, *_shrunk(loaded.config, policy)]
-    small = load_config(path, overrides, registry=registry)
+    small = load_config(path, [*overrides, *_shrunk(loaded.config, policy)], registry=registry)
     few, synthetic = first_examples(registry, EXAMPLES, records=RECORDS), False
     try:
         report, run = await _run(small, few, folder / "runs")
-    except UntrustedReward:
-        raise
     except NoTrainableSignal:
         report, run = {"steps": []}, folder
     if not any(step.get("update") for step in report["steps"]):
         synthetic = True
-        small = load_config(path, [*overrides, _ANY_REWARD], registry=registry)
         report, run = await _run(small, _with_synthetic_scores(few), folder / "runs")
     difference = await _reload(small, registry, run, folder / "exported")
     return SmokeResult(report, synthetic, difference, time.monotonic() - began)
@@ -136,7 +130,7 @@ def _shrunk(config: RunConfig, policy: Path) -> list[str]:
     wanted = {"num_epochs": 1, "examples_per_step": EXAMPLES}
     changes = [f"finetuning.{key}={value}" for key, value in wanted.items() if key not in trainer.unhonoured]
     changes += ["finetuning.enabled=true", "finetuning.checkpoint_interval=1", *without_split(config)]
-    changes.append("finetuning.calibration.enabled=false")  # of the reward, which is not looked at here
+    changes.append("finetuning.calibration={enabled: false}")  # of the reward, which is not looked at here
     for name, llm in config.llms.items():
         given = llm.model_dump(include={"temperature", "max_tokens"})
         tokens = min(given.get("max_tokens") or MOST_TOKENS, MOST_TOKENS)

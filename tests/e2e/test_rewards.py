@@ -83,12 +83,6 @@ def test_answers_show_it_before_a_rollout_is_paid_for(rows, capsys, mode, findin
     assert report(made)["exit_reason"] == "UntrustedReward"
 
 
-def test_smoke_does_not_pass_a_reward_that_the_run_would_refuse(rows, capsys):
-    rows(answered=True)
-    assert main(["smoke", "c.yml", "-o", "eval.evaluators.score={_type: suspect, mode: zero}"]) == 4
-    assert "gold answers score less than the maximum 1" in said(capsys)
-
-
 def test_a_failed_calibration_may_be_a_warning(rows, capsys):
     made = rows(answered=True)
     assert run("eval.evaluators.score={_type: suspect, mode: length}", "finetuning.calibration.on_problem=warn") == 0
