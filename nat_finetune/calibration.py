@@ -87,7 +87,15 @@ class Reward:
 async def check_known_answers(
     reward: Reward, examples: Sequence[Example], settings: CalibrationConfig, best: float | None, seed: int
 ) -> Findings:
-    """Score gold and bad answers of some examples; the evaluator's own (`KnowingEvaluator`), else the dataset's."""
+    """Score gold and bad answers of some examples; the evaluator's own (`KnowingEvaluator`), else the dataset's.
+
+    Raises:
+        DataError: no example has the column of bad answers.
+    """
+    column = settings.bad_answers
+    if column is not None and examples and not any(column in example.metadata for example in examples):
+        known = ", ".join(sorted({name for example in examples for name in example.metadata})) or "none"
+        raise DataError(f"finetuning.calibration.bad_answers: no example has the column {column!r}; further columns: {known}")
     order = list(examples)
     random.Random(derive_seed(seed, "known answers")).shuffle(order)
     answers: list[KnownAnswer] = []

@@ -252,7 +252,13 @@ class RunStore:
     def rollouts(self, offset: int = 0) -> Iterator[tuple[int, Rollout | None]]:
         """(step, rollout) of each line from `offset` on; None where the step was restarted."""
         for line in self.events.lines(offset):
-            yield line["step"], (self._rollout(line["rollout"]) if "rollout" in line else None)
+            yield self._step(line), (self._rollout(line["rollout"]) if "rollout" in line else None)
+
+    def _step(self, line: Any) -> int:
+        step = line.get("step") if isinstance(line, dict) else None
+        if not isinstance(step, int):
+            raise _damaged(self.events.path, f"no line of a rollout: {str(line)[:80]}")
+        return step
 
     def _rollout(self, line: Any) -> Rollout:
         try:
@@ -269,7 +275,7 @@ class RunStore:
         with self.events.path.open("rb") as file:
             for number, line in enumerate(file):
                 if len(line) < _LONGEST_RESTART and b'"restarted"' in line:
-                    restarts[_parsed(line, self.events.path)["step"]] = number
+                    restarts[self._step(_parsed(line, self.events.path))] = number
         for number, (step, rollout) in enumerate(self.rollouts()):
             if rollout is not None and number > restarts.get(step, -1):
                 yield step, rollout

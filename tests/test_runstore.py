@@ -139,6 +139,14 @@ def test_a_damaged_state_is_named(store):
         store.state()
 
 
+@pytest.mark.parametrize("line", [{}, None, [1], {"step": "0"}, {"step": 0, "rollout": 5}])
+def test_a_damaged_log_is_named(store, line):
+    store.add_rollout(0, rollout())
+    store.events.append(line)
+    with pytest.raises(OutputError, match=r"events.jsonl is not what nat-finetune wrote: no "):
+        list(store.counted_rollouts())
+
+
 def test_there_is_no_second_run_in_a_folder(store):
     with pytest.raises(OutputError, match="exists; give another --output-dir"):
         RunStore.create(store.folder)

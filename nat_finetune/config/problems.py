@@ -148,6 +148,8 @@ def _expected(details: Any, node: Node) -> tuple[str, str | None]:
         hint = "write it in quotes"
     if details["type"] == "literal_error" and isinstance(node.value, str):
         hint = nearest(node.value, re.findall(r"'([^']*)'", details["ctx"]["expected"])) if node.written is None else None
+    if node.mapping and not said.startswith("expected "):  # a validator's own sentence about several keys
+        return said, hint
     return f"{said}, found {node.shown()}", hint
 
 

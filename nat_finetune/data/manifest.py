@@ -38,7 +38,10 @@ class Manifest:
             raise DataError(f"expected {{version: {VERSION}, train: [...], validation: [...], test: [...]}}, found {found}")
         sides: dict[str, Side] = {}
         for side in SIDES:
-            for given in data[side] if isinstance(data[side], list) else [data[side]]:
+            ids = data[side]
+            if not isinstance(ids, list):
+                raise DataError(f"{side}: expected a list of ids, found {ids!r}")
+            for given in ids:
                 if not isinstance(given, str | int) or isinstance(given, bool):
                     raise DataError(f"{side}: expected a list of ids, found {given!r}")
                 if sides.setdefault(example_key(given), side) != side:
@@ -56,5 +59,6 @@ def read_manifest(path: Path) -> Manifest:
         return Manifest.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise DataError(f"finetuning.split.manifest: {path} can't be read: {error.strerror}") from None
-    except (DataError, ValueError) as error:
-        raise DataError(f"finetuning.split.manifest: {path} is no split: {error}") from None
+    except (DataError, ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        raise DataError(f"finetuning.split.manifest: {path} is no split: {why}") from None

@@ -278,7 +278,7 @@ def _problem(event: CandidateScored) -> DropReason | None:
     checks = (
         (isinstance(event.turn_id, str | int) and not isinstance(event.turn_id, bool), DropReason.NO_TURN_ID),
         (score is not None, DropReason.NO_SCORE),
-        (_is_number(score), DropReason.SCORE_NOT_A_NUMBER),
+        (is_number(score), DropReason.SCORE_NOT_A_NUMBER),
         (context is not None, DropReason.NO_CONTEXT),
         (_is_context(context), DropReason.CONTEXT_NOT_MESSAGES),
         (isinstance(output, str) and bool(output.strip()), DropReason.OUTPUT_NOT_TEXT),
@@ -286,7 +286,8 @@ def _problem(event: CandidateScored) -> DropReason | None:
     return next((reason for fine, reason in checks if not fine), None)
 
 
-def _is_number(score: Any) -> bool:
+def is_number(score: Any) -> bool:
+    """Whether a score can be compared: finite, and no truth value."""
     if not isinstance(score, int | float) or isinstance(score, bool):
         return False
     return abs(score) <= sys.float_info.max  # false for NaN, infinities, and integers that no float can hold

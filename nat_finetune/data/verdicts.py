@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import fsum
@@ -15,6 +16,8 @@ from nat_finetune.types import Estimate, ExampleId
 
 DRAWS = 1000
 """Of the bootstrap."""
+LARGEST_GRADE = 1e18
+"""Whatever a scale ends at, it is less."""
 _WORDS = {"good": 1.0, "yes": 1.0, "pass": 1.0, "accept": 1.0, "bad": 0.0, "no": 0.0, "fail": 0.0, "reject": 0.0}
 
 
@@ -77,9 +80,14 @@ def read_verdict(row: Any, place: str) -> Verdict:
 def _grade(value: Any, place: str) -> float:
     if isinstance(value, str) and value.strip().lower() in _WORDS:
         return _WORDS[value.strip().lower()]
-    if isinstance(value, bool | int | float) and value == value and abs(value) != float("inf"):
+    if isinstance(value, bool | int | float) and abs(value) <= LARGEST_GRADE:  # false of NaN too
         return float(value)
-    raise DataError(f"{place}: verdict must be true or false, a number, or one of {', '.join(_WORDS)}; found {value!r}")
+    raise DataError(f"{place}: verdict must be true or false, a number, or one of {', '.join(_WORDS)}; found {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:79]}…"
 
 
 def agreement(rated: Sequence[Rated], *, seed: int, confidence: float) -> Agreement:
@@ -108,13 +116,18 @@ def agreement(rated: Sequence[Rated], *, seed: int, confidence: float) -> Agreem
 
 def _concordance(rated: Sequence[Rated]) -> tuple[float | None, int]:
     """The share of pairs in the right order, and how many pairs there are."""
+    by_score: dict[float, list[float]] = {}
+    for one in rated:
+        by_score.setdefault(one.score, []).append(one.grade)
     points, pairs = 0.0, 0
-    for index, one in enumerate(rated):
-        for other in rated[:index]:
-            if one.grade != other.grade:
-                gap = (one.score - other.score) * (1 if one.grade > other.grade else -1)
-                points += 1.0 if gap > 0 else 0.5 if gap == 0 else 0.0
-                pairs += 1
+    below: list[float] = []  # the grades of all lower scores, sorted: pairs are counted, not walked through
+    for score in sorted(by_score):
+        grades = sorted(by_score[score])
+        ties = sum(len(grades) - bisect_right(grades, grade) for grade in grades)
+        right = sum(bisect_left(below, grade) for grade in grades)
+        wrong = sum(len(below) - bisect_right(below, grade) for grade in grades)
+        points, pairs = points + right + ties / 2, pairs + right + wrong + ties
+        below = sorted(below + grades)
     return (points / pairs if pairs else None), pairs
 
 

@@ -61,6 +61,8 @@ class Counts:
 Reader = Callable[[Path, Counts], Iterator[Row | BadRow]]
 
 _BOM = "\ufeff"
+DEEPEST = 100
+"""Levels of lists and objects in a row."""
 
 
 def jsonl(path: Path, counts: Counts) -> Iterator[Row | BadRow]:
@@ -177,23 +179,37 @@ def as_row(line: int, value: Any) -> Row:
     if not isinstance(value, dict):
         found = f"expected an object with the columns of one example, found {type(value).__name__}"
         raise Unreadable(BadRow(line, found))
-    if not _is_text(value):
+    try:
+        text = _is_text(value, DEEPEST)
+    except RecursionError as error:
+        raise too_much(line, error) from None
+    if not text:
         raise Unreadable(BadRow(line, "holds half of a surrogate pair (\\ud800 to \\udfff), which is no character"))
     return Row(line, value)
 
 
-def _is_text(value: Any) -> bool:
-    """Whether all texts in a JSON value are ones that can be written again: JSON can spell what UTF-8 can't hold."""
+def _is_text(value: Any, levels: int) -> bool:
+    """Whether all texts in a JSON value are ones that can be written again: JSON can spell what UTF-8 can't hold.
+
+    Raises:
+        RecursionError: it has more levels; whoever copies or writes it later would run out of stack, with no line to name.
+    """
+    if levels < 0:
+        raise RecursionError
     if isinstance(value, str):
         return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, dict):
-        return all(_is_text(key) and _is_text(item) for key, item in value.items())
-    return not isinstance(value, list) or all(map(_is_text, value))
+        return all(_is_text(key, levels) and _is_text(item, levels - 1) for key, item in value.items())
+    return not isinstance(value, list) or all(_is_text(item, levels - 1) for item in value)
 
 
 def too_much(line: int, error: Exception) -> Unreadable:
     """What is JSON but goes beyond what Python reads."""
-    reason = "nested too deeply" if isinstance(error, RecursionError) else "a whole number of more than 4300 digits"
+    reason = (
+        f"nested too deeply, more than {DEEPEST} levels"
+        if isinstance(error, RecursionError)
+        else "a whole number of more than 4300 digits"
+    )
     return Unreadable(BadRow(line, reason))
 
 

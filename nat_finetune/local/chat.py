@@ -95,7 +95,7 @@ def parse_tool_calls(text: str) -> tuple[list[dict[str, Any]], str]:
     def take(match: re.Match[str]) -> str:
         try:
             call = json.loads(match.group(1))
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # also a number of thousands of digits, or thousands of brackets
             return match.group(0)
         if (
             not isinstance(call, dict)
@@ -168,6 +168,6 @@ def _template_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}

@@ -119,10 +119,10 @@ def test_scores_keep_their_margins(tmp_path):
 
 
 def test_an_unknown_score_is_left_out_and_never_zero(tmp_path):
-    row = {"prompt": "q", "responses": ["a", "b", "c", "d"], "scores": [-1, None, "N/A", -2]}
+    row = {"prompt": "q", "responses": ["a", "b", "c", "d", "e"], "scores": [-1, None, "N/A", -2, 10**400]}
     made = built(tmp_path, [row])
     assert texts(made) == [("a", "d")]
-    assert reasons(made) == [("candidate", DropReason.NO_SCORE), ("candidate", DropReason.SCORE_NOT_A_NUMBER)]
+    assert reasons(made) == [("candidate", DropReason.NO_SCORE), *[("candidate", DropReason.SCORE_NOT_A_NUMBER)] * 2]
 
 
 def test_no_preference_is_counted_and_no_fault(tmp_path):

@@ -103,6 +103,12 @@ FILES = {
         {"format": "trl"},
         "labels.jsonl:1: there is no 'chosen', found 'input', 'preferred_output'",
     ),
+    "levels": (
+        "jsonl",
+        lines(trl(), trl(notes=json.loads("[" * 200 + "]" * 200))),
+        {},
+        "labels.jsonl:2: nested too deeply, more than 100 levels",
+    ),
     # messages and texts
     "no chosen": (
         "jsonl",

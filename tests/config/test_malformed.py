@@ -286,3 +286,8 @@ def test_aliases_that_multiply(tmp_path):
     lines = ["metadata:", "  a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"  a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
     assert "more than 100000 values" in problems_of(tmp_path, "\n".join(lines))[0].message
+
+
+def test_a_sentence_about_several_keys_ends_where_it_ends(tmp_path):
+    found = problems_of(tmp_path, "finetuning: {split: {validation: 0.6, test: 0.6}}\n")[0]
+    assert (found.path, found.message) == ("finetuning.split", "validation and test leave nothing to train on")

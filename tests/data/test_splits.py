@@ -130,6 +130,8 @@ def test_manifests_come_back_equal(given):
         ('{"version": 2}', "expected {version: 1"),
         ('{"version": 1, "train": [1], "validation": [1], "test": []}', "the id 1 is both in train and in validation"),
         ('{"version": 1, "train": [1.5], "validation": [], "test": []}', "expected a list of ids, found 1.5"),
+        ('{"version": 1, "train": 7, "validation": [], "test": []}', "train: expected a list of ids, found 7"),
+        ("[" * 100_000, "nested too deeply"),
     ],
 )
 def test_what_is_no_manifest_is_said(tmp_path, text, message):

@@ -1,8 +1,12 @@
 """Agreement of scores with verdicts."""
 
 import random
+import time
+from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
 from nat_finetune.data.verdicts import Rated, agreement, read_verdict
@@ -65,10 +69,41 @@ def test_verdicts_are_read(verdict, grade):
     assert read_verdict({"id": "e", "output": None, "verdict": verdict}, "f:1").grade == grade
 
 
-NO_VERDICTS = [[], {"output": 1}, {"id": True, "output": 1}, {"id": 1}, {"id": 1, "output": 1, "verdict": None}]
+NO_VERDICTS = [
+    [],
+    {"output": 1},
+    {"id": True, "output": 1},
+    {"id": 1},
+    {"id": 1, "output": 1, "verdict": None},
+    {"id": 1, "output": 1, "verdict": 10**400},
+    {"id": 1, "output": 1, "verdict": float("nan")},
+]
 
 
 @pytest.mark.parametrize("row", NO_VERDICTS)
 def test_what_is_no_verdict_is_named_with_its_place(row):
     with pytest.raises(DataError, match="f:3"):
         read_verdict(row, "f:3")
+
+
+ON_A_SCALE = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=12)
+
+
+@given(ON_A_SCALE)
+def test_counted_pairs_are_those_that_walking_finds(given):
+    expected = [
+        1.0 if (score - other) * (grade - below) > 0 else 0.5 if score == other else 0.0
+        for (grade, score), (below, other) in combinations(given, 2)
+        if grade != below
+    ]
+    if not expected:
+        return
+    found = of(rated(*zip(*given, strict=True)))
+    assert (found.pairs, found.concordance.mean) == (len(expected), pytest.approx(sum(expected) / len(expected)))
+
+
+def test_a_thousand_verdicts_take_seconds():
+    started = time.monotonic()
+    found = of(rated([i % 2 for i in range(1000)], [float(i) for i in range(1000)]))
+    assert found.pairs == 250_000
+    assert time.monotonic() - started < 30  # two million walks through half a million pairs took minutes

@@ -90,6 +90,12 @@ def test_a_failed_calibration_may_be_a_warning(rows, capsys):
     assert any("gold answers of 6 examples scored" in text for text in report(made)["account"])
 
 
+def test_a_column_of_bad_answers_that_no_example_has_is_an_error(rows, capsys):
+    rows(answered=True)
+    assert run("finetuning.calibration.bad_answers=wrongs") == 3
+    assert "finetuning.calibration.bad_answers: no example has the column 'wrongs'" in said(capsys)
+
+
 def judged(made, verdict):
     """50 verdicts on 6 examples: half the answers are right, half are not."""
     lines = []

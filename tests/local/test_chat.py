@@ -52,9 +52,11 @@ def test_sampled_tool_calls_become_tool_calls_and_survive_the_next_prompt(chat, 
     assert following[: len(prompt) + len(ids)] == (*prompt, *ids), "the next turn's prompt extends this one token for token"
 
 
-@pytest.mark.parametrize(
-    "inner", ['{"name": "lookup"', '["lookup"]', '{"arguments": {}}', '{"name": 3}', '{"name": "f", "arguments": "x"}']
-)
+NO_CALLS = ['{"name": "lookup"', '["lookup"]', '{"arguments": {}}', '{"name": 3}', '{"name": "f", "arguments": "x"}']
+TOO_MUCH = ['{"name": ' + "[" * 100_000, '{"name": "f", "arguments": {"n": ' + "1" * 5000 + "}}"]  # a model that repeats itself
+
+
+@pytest.mark.parametrize("inner", NO_CALLS + TOO_MUCH)
 def test_what_is_no_call_stays_text(inner):
     text = f"<tool_call>{inner}</tool_call>"
     assert parse_tool_calls(text) == ([], text)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, Literal
 
-from nat_finetune.data.pairs import PairRules, pairs_of
+from nat_finetune.data.pairs import PairRules, is_number, pairs_of
 from nat_finetune.data.preferences.judgment import Answer, Judgment
 from nat_finetune.errors import DataError
 from nat_finetune.types import Candidate, Dropped, DropReason, Message, PreferencePair, Provenance, as_messages
@@ -100,6 +99,6 @@ def _check_end(context: Sequence[Message], candidates: Sequence[Candidate]) -> N
 def _score_problem(score: Any) -> DropReason | None:
     if score is None:
         return DropReason.NO_SCORE
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    if not is_number(score):
         return DropReason.SCORE_NOT_A_NUMBER
     return None
