@@ -257,7 +257,8 @@ def _check(names: Sequence[str], found: Sequence[Leak], *, allowed: bool) -> lis
         lines = "\n  ".join([*named[:_SHOWN], *more])
         raise DataError(
             f"{len(named):,} held-out examples leak, so that what is measured on them is not held out:\n  {lines}\n"
-            "remove them from one side, or set finetuning.allow_leakage: true, which the report will say"
+            "remove them from one side; where texts look alike that are different tasks, give the rows a task_key; or set "
+            "finetuning.allow_leakage: true, which the report will say"
         )
     return named
 

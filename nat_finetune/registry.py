@@ -135,6 +135,11 @@ class BrokenPlugin:
 
 def _decorator(kind: Kind) -> Callable[..., Callable[[F], F]]:
     def register(config_type: type[ComponentConfig]) -> Callable[[F], F]:
+        """Mark a factory, an async generator `(config, builder)` that yields one component, as that of `config_type`.
+
+        Raises:
+            TypeError: `config_type` is of another kind of component, or has no name.
+        """
         base = CONFIG_BASES[kind]
         if not (isinstance(config_type, type) and issubclass(config_type, base)):
             raise TypeError(f"@register for {kind.value}: config_type must be a subclass of {base.__name__}: {config_type!r}")

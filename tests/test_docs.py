@@ -60,7 +60,13 @@ def test_commands_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_yaml_names_components_that_exist(page):
     registry = Registry.installed()
-    known = {registration.name for registration in registry} | {"say_number", "even", "greeter"}  # the examples' own
+    known = {registration.name for registration in registry} | {
+        "say_number",
+        "even",
+        "greeter",
+        "seats",
+        "near_the_middle",
+    }  # the examples' own
     named = {name for text in blocks(page, "yaml") for name in types_in(yaml.safe_load(text))}
     assert named - known == set()
 

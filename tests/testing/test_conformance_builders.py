@@ -7,6 +7,7 @@ import pytest
 from nat_finetune.builders.dpo import DPOTrajBuilderConfig
 from nat_finetune.builders.grpo import GRPOTrajBuilderConfig
 from nat_finetune.builders.preference import PreferenceDatasetBuilderConfig
+from nat_finetune.builders.sft import SFTTrajBuilderConfig
 from nat_finetune.testing import FakeRecorder
 from nat_finetune.testing.conformance import ConformanceError, check_builder
 from nat_finetune.testing.conformance.builders import CHECKS
@@ -21,6 +22,8 @@ JUDGMENTS = {"_type": "jsonl", "file_path": "sample.jsonl"}
         (GRPOTrajBuilderConfig(num_generations=4), ()),
         (GRPOTrajBuilderConfig(num_generations=2, credit="per_turn"), ()),
         (GRPOTrajBuilderConfig(num_generations=3, credit="shaped", compare_turns="state"), ()),
+        (SFTTrajBuilderConfig(), ()),
+        (SFTTrajBuilderConfig(source="rollouts", min_reward=0.4), ()),
         (DPOTrajBuilderConfig(), ("require_multiple_candidates",)),  # as in NAT: without effect
         (DPOTrajBuilderConfig(exhaustive_pairs=False), ("require_multiple_candidates", "max_pairs_per_turn")),
     ],
