@@ -115,9 +115,15 @@ class Composition:
     async def get_records(self) -> RecordSource | None:
         """The records that the trajectory builder trains on; None where it builds from rollouts."""
         dataset = record_dataset_of(self._config)
-        if dataset is None:
-            return None
         key = f"trajectory_builders.{self._config.finetuning.trajectory_builder}.dataset"
+        return None if dataset is None else await self.get_records_of(dataset, key)
+
+    async def get_records_of(self, dataset: EvalDatasetBaseConfig, key: str) -> RecordSource:
+        """The records of any dataset, `key` in the config, as the trajectory builder reads them.
+
+        Raises:
+            ConfigError: it gives examples.
+        """
         builder: RecordBuilder = await self._trajectory_builder()
         loader = await self._loader(dataset, key)
         if not isinstance(loader, RecordLoader):

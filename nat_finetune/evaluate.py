@@ -1,7 +1,8 @@
 """The current policy on a dataset: scores per example, means with intervals, gains paired by example.
 
 An evaluator that can score a policy exactly (`interfaces.PolicyEvaluator`) is asked directly and adds no sampling error; for
-the others the workflow runs on every example. Unknown scores stay unknown: they are left out of the mean and counted in `n`.
+the others the workflow runs on every example. Held-out preference pairs are scored by the policy itself. Unknown scores stay
+unknown: they are left out of the mean and counted in `n`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from nat_finetune.data.intervals import estimate
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import ConfigError, Problem, Stage, StageError, boundary
+from nat_finetune.held_pairs import PairEvaluation
 from nat_finetune.interfaces import Evaluator, PolicyEvaluator
 from nat_finetune.rollout_service import RolloutService, RolloutSettings, as_reward, requests_for
 from nat_finetune.tracing.traced import TracedFunction
@@ -36,7 +38,7 @@ class EvalSettings:
 
 
 class PolicyEvaluation:
-    """Evaluates policies on one dataset with one set of metrics."""
+    """Evaluates policies on one held-out set (examples, preference pairs or both) with one set of metrics."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class PolicyEvaluation:
         settings: EvalSettings,
         *,
         enter_rollout: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext(),
+        pairs: PairEvaluation | None = None,
     ) -> None:
         self._examples = list(examples)
         self._exact = {name: e for name, e in evaluators.items() if isinstance(e, PolicyEvaluator)}
@@ -56,7 +59,9 @@ class PolicyEvaluation:
         self._rollouts = rollouts
         self._settings = settings
         self._enter_rollout = enter_rollout
-        self.clusters = dict(clusters)
+        self._pairs = pairs
+        self._keys = list(clusters)
+        self.clusters = {**clusters, **(pairs.held.clusters if pairs is not None else {})}
 
     async def evaluate(self, policy: PolicyRef | None, *, on_done: Callable[[Rollout], None] = lambda _: None) -> EvalResult:
         """Score the policy as it is now.
@@ -68,6 +73,8 @@ class PolicyEvaluation:
         for name, evaluator in self._exact.items():
             values = await _exact(name, evaluator, self._examples)
             scores[name] = {example_key(e.id): value for e, value in zip(self._examples, values, strict=True)}
+        if self._pairs is not None:
+            scores |= await self._pairs.scores()
         if self._sampled:
             scores |= await self._sample(policy, on_done)
         metrics = {
@@ -90,13 +97,13 @@ class PolicyEvaluation:
 
     async def _sample(self, policy: PolicyRef | None, on_done: Callable[[Rollout], None]) -> dict[str, dict[str, float | None]]:
         if self._workflow is None:
-            return {name: dict.fromkeys(self.clusters) for name in self._sampled}
+            return {name: dict.fromkeys(self._keys) for name in self._sampled}
         service = RolloutService(self._workflow, self._sampled, self._rollouts, enter_rollout=self._enter_rollout)
         requests = requests_for(
             0, self._examples, self._settings.generations, self._settings.seed, purpose=self._settings.split
         )
         rollouts = await service.run(requests, policy_version=policy.version if policy else None, on_done=on_done)
-        known: dict[str, dict[str, list[float]]] = {name: {key: [] for key in self.clusters} for name in self._sampled}
+        known: dict[str, dict[str, list[float]]] = {name: {key: [] for key in self._keys} for name in self._sampled}
         for rollout in rollouts:
             for name, value in rollout.rewards.items():
                 if value is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -13,7 +13,7 @@ from nat_finetune.data.exports.formats import Exported, ExportKind
 from nat_finetune.data.exports.index import digest
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.manifest import NAME, Manifest
-from nat_finetune.data.pair_splits import context_text
+from nat_finetune.data.pair_splits import context_text, pair_key
 from nat_finetune.data.pairs import answer_in_context
 from nat_finetune.data.preparation import dropped_pair
 from nat_finetune.data.rewards import paid_rewards, unknown_rewards, weighted_sum
@@ -21,6 +21,7 @@ from nat_finetune.data.selection import is_judgment
 from nat_finetune.data.splits import Row, SplitBy, ties
 from nat_finetune.data.trajectories import is_target
 from nat_finetune.errors import ConfigError, Problem
+from nat_finetune.held_pairs import PairData
 from nat_finetune.holdout import DataSets, check_contexts, load_data
 from nat_finetune.interfaces import TrajectoryBuilder
 from nat_finetune.records import RecordSource
@@ -103,11 +104,13 @@ class RecordItems:
 
     def notes(self) -> list[str]:
         """How the records were read."""
-        return [f"{self.source.read:,} records of {self.source.key}", *self.source.builder.notes(), *self.notes_of_split]
+        held = sum(count for side, count in self.source.pairs.items() if side != "train")
+        left = [f"{held:,} pairs that finetuning.split holds out are left out"] if held else []
+        return [f"{self.source.read:,} records of {self.source.key}", *self.source.builder.notes(), *left, *self.notes_of_split]
 
     @property
     def _held_out(self) -> bool:
-        return bool(self.data.validation or self.data.test)
+        return self.data.holds_out
 
     def _keep(self, made: Made) -> None:
         text = context_text(made.item.context)
@@ -176,11 +179,16 @@ async def open_source(
     """
     records = await parts.get_records()
     if records is not None:
-        data = await load_data(config, parts, None)
+        run_split = None if store is None else store.read_json(NAME)
+        data = await load_data(config, parts, None if run_split is None else Manifest.from_dict(run_split))
+        if manifest is None:
+            records.split = data.pairs.split  # what the run holds out is not exported
+        else:
+            data = replace(data, pairs=PairData())  # the manifest says what is held out
         looking = find_spec("datasketch") is not None
         chosen = "task_key" if manifest is not None else by or ("near_duplicates" if looking else "task_key")
         notes = [] if by is not None or looking or manifest is not None else [_NOT_LOOKED]
-        source = RecordItems(records, _example if manifest is not None else _task, data, config, chosen, notes)
+        source = RecordItems(records, _listed(manifest) if manifest is not None else _task, data, config, chosen, notes)
         source.contexts_join = manifest is None
         return source
     if store is None:
@@ -308,5 +316,11 @@ def _task(item: PreferencePair | Demonstration) -> str | None:
     return None if task is None else f"task {task}"
 
 
-def _example(item: PreferencePair | Demonstration) -> str | None:
-    return f"task {example_key(item.provenance.example_id)}"
+def _listed(manifest: Manifest) -> ClusterOf:
+    """By the context where the manifest is that of a run on records, else by the id of the record."""
+
+    def listed(item: PreferencePair | Demonstration) -> str | None:
+        context = pair_key(item) if isinstance(item, PreferencePair) else None
+        return f"task {context if context in manifest.sides else example_key(item.provenance.example_id)}"
+
+    return listed

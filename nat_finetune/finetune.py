@@ -13,15 +13,17 @@ from typing import Any, Literal
 
 from nat_finetune.best import best_checkpoint
 from nat_finetune.compose import Composition, compose
+from nat_finetune.config.held_out import HeldOutSide, evaluates_examples, held_out_settings, metric_names
 from nat_finetune.config.load import LoadedConfig, load_config
-from nat_finetune.config.schema import EvaluationConfig, FinetuningConfig, RunConfig
+from nat_finetune.config.schema import PAIR_METRICS, FinetuningConfig, RunConfig
 from nat_finetune.data import manifest
 from nat_finetune.data.keys import examples_digest
 from nat_finetune.data.splits import SIDES
 from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
+from nat_finetune.held_pairs import HeldPairs, PairEvaluation, load_pairs
 from nat_finetune.holdout import DataSets, check_pairs, load_data, load_held_out
-from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, ReferencedEvaluator
+from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, PairScorer, ReferencedEvaluator
 from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
@@ -88,11 +90,14 @@ async def evaluate_config(
         ConfigError: the config names no such dataset.
     """
     config = loaded.config
-    settings = config.finetuning.test if split == "test" else config.finetuning.validation
     async with compose(config, registry) as parts:
-        examples, clusters = await load_held_out(config, parts, split, _kept(RunStore(run)) if run is not None else None)
+        kept = _kept(RunStore(run)) if run is not None else None
+        held = (await load_pairs(config, parts, kept)).held.get(split)
+        examples, clusters = ([], {}) if held is not None else await load_held_out(config, parts, split, kept)
+        if held is not None and evaluates_examples(config, split):
+            examples, clusters = await load_held_out(config, parts, split, kept)
         policy = await policy_of(config, parts, run, checkpoint)
-        measured = await evaluation(config, parts, examples, split, settings, clusters)
+        measured = await evaluation(config, parts, examples, split, clusters, held)
         if measured is None:
             raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
         return await measured.evaluate(policy)
@@ -191,7 +196,8 @@ async def _finetune(
             if warning not in run.state.warnings:
                 run.warn(warning)
         run.state.seconds["load"] = run.state.seconds.get("load", 0.0) + time.monotonic() - began
-        test = await evaluation(config, parts, data.test, "test", config.finetuning.test, data.clusters["test"])
+        held = data.pairs.held
+        test = await evaluation(config, parts, data.test, "test", data.clusters["test"], held.get("test"))
         if run.state.steps_done == 0:
             everything = [*data.train, *data.validation, *data.test]
             await require_trusted_reward(config, parts, store, data.train, everything, run.warn)
@@ -211,12 +217,15 @@ async def _finetune(
 async def _make_run(
     config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress, budget: Budget | None
 ) -> Run:
-    finetuning = config.finetuning
+    finetuning, held = config.finetuning, data.pairs.held
+    records = await parts.get_records()
+    if records is not None:
+        records.split = data.pairs.split
     made = Parts(
-        source=await parts.get_records() or await rollout_source(config, parts),
+        source=records or await rollout_source(config, parts),
         adapter=await parts.get_trainer_adapter(),
         validation=await evaluation(
-            config, parts, data.validation, "validation", finetuning.validation, data.clusters["validation"]
+            config, parts, data.validation, "validation", data.clusters["validation"], held.get("validation")
         ),
         target=parts.target,
         best=await _best(parts),
@@ -255,24 +264,37 @@ async def evaluation(
     config: RunConfig,
     parts: Composition,
     examples: list[Example],
-    split: Any,
-    settings: EvaluationConfig | None,
+    split: HeldOutSide,
     clusters: Mapping[str, str],
+    held: HeldPairs | None = None,
 ) -> PolicyEvaluation | None:
-    """An evaluation on held-out examples, with their clusters by example key; None where the config names none."""
+    """An evaluation on held-out examples, with their clusters by example key, and pairs; None where the config names none.
+
+    Raises:
+        ConfigError: pairs are held out, and the trainer adapter can't score them.
+    """
+    settings = held_out_settings(config, split)
     if settings is None:
         return None
-    names = settings.names(parts.target.reward_names or tuple(config.eval.evaluators))
-    evaluators = {name: await parts.get_evaluator(name) for name in names}
+    names = metric_names(config, split)
+    evaluators = {name: await parts.get_evaluator(name) for name in names if held is None or name not in PAIR_METRICS}
     finetuning = config.finetuning
+    pairs = None
+    if held is not None:
+        adapter = await parts.get_trainer_adapter()
+        if not isinstance(adapter, PairScorer):
+            key = f"finetuning.{split}"
+            raise ConfigError(Problem(f"{finetuning.trainer_adapter} can't score held-out pairs of {held.source}", key))
+        pairs = PairEvaluation(held, adapter)
     return PolicyEvaluation(
         examples,
         clusters,
         evaluators,
-        await parts.get_workflow(),
+        await parts.get_workflow() if evaluators else None,
         rollout_settings(config),
         EvalSettings(split, names, settings.generations, finetuning.seed, finetuning.confidence),
         enter_rollout=parts.enter_rollout,
+        pairs=pairs,
     )
 
 
@@ -330,6 +352,7 @@ async def _describe(config: RunConfig, parts: Composition, store: RunStore, data
             "notes": notes,
             "best": await _best(parts),
             "leaks": data.leaks,
+            "pairs": {side: held.described for side, held in data.pairs.held.items()},
             "dropped": data.dropped,
             "sets": {
                 name: {

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from nat_finetune.compose import Composition, record_dataset_of
+from nat_finetune.config.held_out import HELD_OUT
 from nat_finetune.config.schema import EvaluationConfig, RunConfig, SplitConfig
 from nat_finetune.data.keys import example_key
 from nat_finetune.data.manifest import Manifest, read_manifest
 from nat_finetune.data.pair_splits import pair_rows
 from nat_finetune.data.splits import SIDES, Leak, Row, Side, Tie, assign, clusters, leaks, ties
 from nat_finetune.errors import ConfigError, DataError, Problem
+from nat_finetune.held_pairs import PairData, load_pairs
 from nat_finetune.types import Dropped, DropReason, Example, Item, PreferencePair
 
 _TRAIN_KEY = "eval.general.dataset"
@@ -43,6 +45,13 @@ class DataSets:
     leaks: tuple[str, ...] = ()
     """Each leak that `allow_leakage` let pass."""
     dropped: tuple[Dropped, ...] = ()
+    pairs: PairData = field(default_factory=PairData)
+    """What is held out of preference records."""
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is anything that must not be trained on."""
+        return bool(self.validation or self.test or self.pairs.held)
 
     def of(self, side: Side) -> list[Example]:
         """One of the sets."""
@@ -67,7 +76,7 @@ class _Loaded:
 
 
 async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None) -> DataSets:
-    """Read all datasets of examples that the config names; there are none to train on where the builder reads records.
+    """Read all datasets of examples that the config names, and hold pairs out where the builder reads records.
 
     Args:
         config: What to read.
@@ -75,11 +84,13 @@ async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None
         kept: The split of the run that is continued; None: that of `finetuning.split.manifest`, or none.
 
     Raises:
-        DataError: a dataset is empty or can't be read, or held-out examples leak (`allow_leakage` lets them pass).
+        DataError: a dataset is empty or can't be read, a side would be empty, or held-out examples leak (`allow_leakage` lets
+            them pass).
         ConfigError: there is nothing to train on, or near-duplicates are asked for without the package that finds them.
     """
     finetuning, split = config.finetuning, config.finetuning.split or SplitConfig()
-    parted = bool(split.validation or split.test)
+    pairs = await load_pairs(config, parts, kept)
+    parted = bool(split.validation or split.test) and record_dataset_of(config) is None
     loaded = _Loaded()
     if config.eval.general.dataset is not None and record_dataset_of(config) is None:
         train = await parts.load_examples(config.eval.general.dataset, _TRAIN_KEY)
@@ -90,9 +101,10 @@ async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None
     loaded.add(*await _held_out(parts, finetuning.test, "test"))
     rows = [_row(example) for example in loaded.examples]
     found, warnings = _ties(rows, config)
-    notes: list[str] = []
+    warnings += pairs.warnings
+    notes = list(pairs.notes)
     dropped: list[Dropped] = []
-    manifest: Manifest | None = None
+    manifest = pairs.manifest
     if parted:
         kept = kept or (read_manifest(Path(split.manifest)) if split.manifest else None)
         manifest, dropped = _part(loaded, rows, found, split, finetuning.seed, kept)
@@ -113,6 +125,7 @@ async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None
         warnings=tuple(warnings),
         leaks=tuple(passed),
         dropped=tuple(dropped),
+        pairs=pairs,
     )
 
 
@@ -139,41 +152,50 @@ async def load_held_out(
 
 
 def check_pairs(items: Sequence[Item], data: DataSets, config: RunConfig) -> list[str]:
-    """Whether pairs of records leak into the held-out examples, by their contexts; what to warn of.
+    """Whether pairs to train on leak into held-out pairs or examples, by their contexts; what to warn of.
 
     Raises:
         DataError: some do, and `allow_leakage` does not let them pass.
     """
     pairs = [item for item in items if isinstance(item, PreferencePair)]
-    if not pairs or not (data.validation or data.test):
+    if not pairs or not data.holds_out:
         return []
-    contexts, of_pair = pair_rows(pairs)
-    first = {place: pair for pair, place in reversed(list(zip(pairs, of_pair, strict=True)))}
-    names = [first[place].provenance.record or repr(first[place].provenance.example_id) for place in range(len(contexts))]
-    return check_contexts(contexts, names, data, config)
+    return check_contexts(*_named_contexts(pairs), data, config)
 
 
 def check_contexts(contexts: Sequence[Row], names: Sequence[str], data: DataSets, config: RunConfig) -> list[str]:
-    """Whether contexts that are trained leak into the held-out examples; what to warn of.
+    """Whether contexts that are trained leak into held-out pairs or examples; what to warn of.
 
     Args:
         contexts: distinct ones.
         names: for each of them where it comes from.
-        data: the held-out examples.
+        data: what is held out.
         config: whether leaks are allowed, and what belongs together.
 
     Raises:
         DataError: some leak, and `allow_leakage` does not let them pass.
     """
-    held_out = [*data.validation, *data.test]
-    named = [f"{example.id!r} (finetuning.validation.dataset)" for example in data.validation]
-    named += [f"{example.id!r} (finetuning.test.dataset)" for example in data.test]
-    # Which of the held-out sets an example is in does not matter here: they were compared with one another before.
-    sides: list[Side] = ["train" for _ in contexts]
-    sides += ["test" for _ in held_out]
-    found, warnings = _ties([*contexts, *map(_row, held_out)], config)
-    passed = _check([*names, *named], leaks(sides, found), allowed=config.finetuning.allow_leakage)
+    rows, named = list(contexts), list(names)
+    sides: list[Side] = ["train" for _ in rows]
+    for side in HELD_OUT:
+        held = data.pairs.held.get(side)
+        of_pairs, of_records = _named_contexts(held.pairs) if held is not None else ([], [])
+        examples = data.of(side)
+        rows += [*of_pairs, *map(_row, examples)]
+        named += [f"{name} (held out for {side})" for name in of_records]
+        named += [f"{example.id!r} (finetuning.{side}.dataset)" for example in examples]
+        sides += [side] * (len(of_pairs) + len(examples))
+    found, warnings = _ties(rows, config)
+    passed = _check(named, leaks(sides, found), allowed=config.finetuning.allow_leakage)
     return [*warnings, *_passed(passed)]
+
+
+def _named_contexts(pairs: Sequence[PreferencePair]) -> tuple[list[Row], list[str]]:
+    """The contexts of pairs, each with the first record where it stands."""
+    rows, of_pair = pair_rows(pairs)
+    first = {place: pair for pair, place in reversed(list(zip(pairs, of_pair, strict=True)))}
+    names = [first[place].provenance.record or repr(first[place].provenance.example_id) for place in range(len(rows))]
+    return rows, names
 
 
 async def _held_out(parts: Composition, settings: EvaluationConfig | None, side: Side) -> tuple[list[Example], Side, str]:

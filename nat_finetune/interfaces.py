@@ -20,7 +20,9 @@ from nat_finetune.types import (
     Item,
     JobSpec,
     Message,
+    PairScore,
     PolicyRef,
+    PreferencePair,
     Record,
     Rollout,
     SamplingParams,
@@ -298,6 +300,14 @@ class TrainerAdapter(Protocol):
 
     def load_state(self, folder: Path) -> None:
         """Continue from such a folder."""
+
+
+@runtime_checkable
+class PairScorer(Protocol):
+    """A trainer adapter that can say what its policy makes of preference pairs that are held out."""
+
+    async def score_pairs(self, pairs: Sequence[PreferencePair]) -> list[PairScore | None]:
+        """One for each pair, encoded as for an update; None where a side is too long for that."""
 
 
 @dataclass(frozen=True, slots=True)

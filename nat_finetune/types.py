@@ -491,6 +491,17 @@ class PreferencePair:
 
 
 @dataclass(frozen=True, slots=True)
+class PairScore:
+    """What a policy makes of a preference pair: above 0 where it is with the judge."""
+
+    margin: float
+    """Log-probability of the chosen completion, its end of turn included, less that of the rejected one (nats)."""
+    reward_margin: float | None
+    """The same of the implicit rewards: of log-ratios to the reference, means over tokens where the loss is of means (nats,
+    not times beta); None without a reference."""
+
+
+@dataclass(frozen=True, slots=True)
 class Demonstration:
     """A completion to imitate."""
 

@@ -23,6 +23,7 @@ LAYERS: tuple[set[str], ...] = (
         "best",
         "records",
         "holdout",
+        "held_pairs",
         "collected",
         "job",
         "run",

@@ -173,7 +173,8 @@ class TrainerAdapterConfig(ComponentConfig):
 
     needs_local_model: ClassVar[bool] = False
     keeps_weights: ClassVar[bool] = False
-    """Whether it can imitate the chosen completions of pairs, and hold preferences against the policy of an earlier round."""
+    """Whether it can imitate the chosen completions of pairs, hold preferences against the policy of an earlier round, and
+    score pairs that are held out (`interfaces.PairScorer`)."""
 
     def takes(self) -> frozenset[ItemKind]:
         """Kinds of items that it can train on, under this config."""

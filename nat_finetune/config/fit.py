@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nat_finetune.config.component import LLMBaseConfig, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.config.held_out import HELD_OUT, clashes, evaluates_examples, metric_names, record_builder
+from nat_finetune.config.held_out import misfits as held_out_misfits
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import ConfigError, Problem
 
@@ -44,15 +46,14 @@ def _shown(value: object) -> str:
 
 
 def misfits(config: RunConfig) -> list[Problem]:
-    """What does not fit; nothing where finetuning is not enabled."""
-    if not config.finetuning.enabled:
-        return []
-    return [problem for check in _CHECKS for problem in check(config)]
+    """What does not fit; where finetuning is not enabled, only of what an evaluation by itself needs."""
+    checks = _CHECKS if config.finetuning.enabled else (clashes,)
+    return [problem for check in checks for problem in check(config)]
 
 
 def _needed(config: RunConfig) -> Iterator[Problem]:
-    on_records = _reads_records(config)
-    evaluated = [name for name in ("validation", "test") if name in config.finetuning.model_fields_set]
+    on_records = record_builder(config) is not None
+    evaluated = [side for side in HELD_OUT if evaluates_examples(config, side)]
     if config.workflow is None and not on_records:
         yield Problem("finetuning needs a workflow to run", key="workflow")
     elif config.workflow is None and evaluated:
@@ -100,13 +101,7 @@ def _records(config: RunConfig) -> Iterator[Problem]:
     elif trainer is not None:
         for key in sorted(trainer.unused_with_records & trainer.model_fields_set):
             yield Problem(f"would be ignored: {reads}", key=f"trainers.{finetuning.trainer}.{key}", hint="leave it out")
-    if finetuning.split is not None and finetuning.split.validation + finetuning.split.test:
-        yield Problem(
-            f"takes parts of eval.general.dataset, but {reads}",
-            key="finetuning.split",
-            hint="give the held-out examples as finetuning.validation.dataset and finetuning.test.dataset",
-        )
-    evaluated = finetuning.validation is not None or finetuning.test is not None
+    evaluated = any(evaluates_examples(config, side) for side in HELD_OUT)
     ignored = _OF_COLLECTION if evaluated else _OF_COLLECTION | _OF_EVALUATION
     for key in sorted(finetuning.model_fields_set & ignored):
         nothing = "" if key in _OF_COLLECTION else ", and there is no validation or test that runs the workflow"
@@ -244,10 +239,8 @@ def _candidates(config: RunConfig) -> Iterator[Problem]:
 
 def _comparisons(config: RunConfig) -> Iterator[Problem]:
     """A score that compares rollouts of one policy with one another has the same mean for every policy."""
-    rewards = [reward.name for reward in config.finetuning.rewards]
-    for split, settings in (("test", config.finetuning.test), ("validation", config.finetuning.validation)):
-        names = settings.names(rewards or list(config.eval.evaluators)) if settings is not None else ()
-        for name in names:
+    for split in HELD_OUT:
+        for name in metric_names(config, split):
             evaluator = config.eval.evaluators.get(name)
             if evaluator is not None and evaluator.compares_rollouts():
                 others = [other for other, entry in config.eval.evaluators.items() if not entry.compares_rollouts()]
@@ -273,6 +266,8 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _tokens,
     _candidates,
     _comparisons,
+    clashes,
+    held_out_misfits,
 )
 
 
@@ -288,11 +283,6 @@ def _combinations(config: RunConfig) -> str:
     if fitting:
         return f"these of this config fit (builder + adapter + trainer): {'; '.join(fitting)}"
     return "no builder, adapter and trainer of this config fit together"
-
-
-def _reads_records(config: RunConfig) -> bool:
-    builder = _builder(config)
-    return builder is not None and builder.record_dataset() is not None
 
 
 def _builder(config: RunConfig) -> TrajectoryBuilderConfig | None:

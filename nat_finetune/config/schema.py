@@ -100,6 +100,10 @@ AnyTrajectoryBuilder = Annotated[TrajectoryBuilderConfig, Slot(Kind.TRAJECTORY_B
 AnyTrainerAdapter = Annotated[TrainerAdapterConfig, Slot(Kind.TRAINER_ADAPTER)]
 AnyTrainer = Annotated[TrainerConfig, Slot(Kind.TRAINER)]
 
+PAIR_METRICS = ("preference_accuracy", "preference_reward_accuracy")
+"""Metrics of held-out preference pairs; no evaluator makes them."""
+
+MetricRef = Annotated[str, Reference("evaluators", also=PAIR_METRICS)]
 TargetFunction = Annotated[str, Reference("functions", also=(WORKFLOW,))]
 
 
@@ -161,8 +165,11 @@ class EvaluationConfig(Section):
 
     dataset: AnyDataset | None = None
     """Null: the share that `finetuning.split` takes of `eval.general.dataset`."""
-    metrics: list[EvaluatorRef] | None = Field(None, min_length=1)
-    """Evaluators to report; null: the reward function, or all evaluators where there is none."""
+    records: AnyDataset | None = None
+    """Held-out preference records, where the builder trains on such: it reads them as it reads its own."""
+    metrics: list[MetricRef] | None = Field(None, min_length=1)
+    """Evaluators to report; null: the reward function, or all evaluators where there is none. Of held-out pairs
+    `preference_accuracy` and `preference_reward_accuracy` are reported besides."""
     generations: int = Field(1, ge=1)
     """Rollouts of each example, for evaluators that need rollouts."""
 
@@ -178,7 +185,7 @@ class ValidationConfig(EvaluationConfig):
     """Epochs from one validation to the next; the start and the last step are always validated."""
     interval_steps: int | None = Field(None, ge=1)
     """Also after so many steps, where an epoch is long."""
-    select: EvaluatorRef | None = None
+    select: MetricRef | None = None
     """The metric that chooses the run's result among the validated checkpoints; null: the last checkpoint is the result."""
     mode: Literal["max", "min"] = "max"
     """Whether the highest or the lowest value of `select` is best."""
@@ -201,7 +208,7 @@ class ValidationConfig(EvaluationConfig):
 
 
 class SplitConfig(Section):
-    """`finetuning.split`: held-out parts of `eval.general.dataset`, and what counts as a leak."""
+    """`finetuning.split`: held-out parts of what is trained on (examples, or records), and what counts as a leak."""
 
     validation: float = Field(0.0, ge=0, lt=1)
     """Share of the examples."""
@@ -264,7 +271,7 @@ class FinetuningConfig(Section):
     validation: ValidationConfig | None = None
     test: EvaluationConfig | None = None
     split: SplitConfig | None = None
-    """Parts of `eval.general.dataset` in place of datasets of their own."""
+    """Parts of `eval.general.dataset`, or of the records that the builder trains on, in place of datasets of their own."""
     allow_leakage: bool = False
     """Go on where held-out examples leak into training; the report says so."""
     seed: int = Field(0, ge=0, lt=2**63)
@@ -290,16 +297,22 @@ class FinetuningConfig(Section):
 
     @model_validator(mode="after")
     def _held_out_once(self) -> Self:
-        """Held-out examples come from a dataset of their own or from the split."""
+        """What is held out comes from a dataset of its own or from the split; a dataset of examples may stand beside pairs."""
         split = self.split or SplitConfig()
         for side, settings, share in (("validation", self.validation, split.validation), ("test", self.test, split.test)):
-            if settings is not None and (settings.dataset is None) == (not share):
-                found = "both a dataset and a share of the split" if share else "no dataset and no share of the split"
-                raise PydanticCustomError(
-                    "held_out",
-                    "{side} has {found}: give one, {side}.dataset or split.{side}",
-                    {"side": side, "found": found},
-                )
+            if settings is None:
+                continue
+            if share and settings.records is not None:
+                found, give = "both records and a share of the split", f"{side}.records"
+            elif not share and settings.records is None and settings.dataset is None:
+                found, give = "no dataset and no share of the split", f"{side}.dataset"
+            else:
+                continue
+            raise PydanticCustomError(
+                "held_out",
+                "{side} has {found}: give one, {give} or split.{side}",
+                {"side": side, "found": found, "give": give},
+            )
         return self
 
     @model_validator(mode="after")

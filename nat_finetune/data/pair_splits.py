@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from nat_finetune.data.keys import context_key
+from nat_finetune.data.keys import context_key, example_key
 from nat_finetune.data.near_duplicates import THRESHOLD
-from nat_finetune.data.splits import Row, Side, SplitBy, assign, ties
+from nat_finetune.data.splits import Row, Side, SplitBy, Tie, assign, clusters, ties
 from nat_finetune.types import Dropped, DropReason, Message, PreferencePair
 
 
@@ -22,7 +22,11 @@ class SplitPairs:
     dropped: list[Dropped]
     """Pairs whose context belongs to two sides of a kept split."""
     sides: Mapping[str, Side]
-    """To keep: side by key of context."""
+    """To keep: side by `pair_key`."""
+    clusters: Mapping[str, str]
+    """By `pair_key`: what a pair is not independent of, its task or its near-duplicates."""
+    bridges: Mapping[str, str]
+    """Why it was left out, by `pair_key`."""
 
 
 def pair_rows(pairs: Sequence[PreferencePair]) -> tuple[list[Row], list[int]]:
@@ -34,13 +38,35 @@ def pair_rows(pairs: Sequence[PreferencePair]) -> tuple[list[Row], list[int]]:
     rows: list[Row] = []
     of_pair = []
     for pair in pairs:
-        task = pair.provenance.task_key
-        key = blake2b(f"{task!r} {context_key(pair.context)}".encode(), digest_size=16).hexdigest()
+        key = pair_key(pair)
         if key not in places:
             places[key] = len(rows)
-            rows.append(Row(key, context_text(pair.context), task))
+            rows.append(Row(key, context_text(pair.context), pair.provenance.task_key))
         of_pair.append(places[key])
     return rows, of_pair
+
+
+def pair_key(pair: PreferencePair) -> str:
+    """What the split places: a context with its task key, as a key of `split.json`."""
+    asked = f"{pair.provenance.task_key!r} {context_key(pair.context)}"
+    return example_key(blake2b(asked.encode(), digest_size=16).hexdigest())
+
+
+def pair_clusters(
+    pairs: Sequence[PreferencePair], *, by: SplitBy = "near_duplicates", threshold: float = THRESHOLD, seed: int = 0
+) -> dict[str, str]:
+    """By `pair_key` what a pair is not independent of: its task, or the first of its near-duplicates.
+
+    Raises:
+        ConfigError: near-duplicates are asked for, and `datasketch` is not installed.
+    """
+    rows, _ = pair_rows(pairs)
+    return _clusters(rows, ties(rows, by=by, threshold=threshold, seed=seed))
+
+
+def _clusters(rows: Sequence[Row], found: Sequence[Tie]) -> dict[str, str]:
+    heads = clusters(len(rows), found)
+    return {row.key: rows[head].task or rows[head].key for row, head in zip(rows, heads, strict=True)}
 
 
 def context_text(context: Sequence[Message]) -> str:
@@ -76,7 +102,15 @@ def split_pairs(
         if place in why
     ]
     sides = {row.key: side for row, side in zip(rows, made.sides, strict=True) if side is not None}
-    return SplitPairs(parts["train"], parts["validation"], parts["test"], dropped, {**(kept or {}), **sides})
+    return SplitPairs(
+        parts["train"],
+        parts["validation"],
+        parts["test"],
+        dropped,
+        sides={**(kept or {}), **sides},
+        clusters=_clusters(rows, found),
+        bridges={rows[place].key: reason for place, reason in why.items()},
+    )
 
 
 def _texts(content: object) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +18,16 @@ from nat_finetune.local.drift import kl_of_fresh_samples
 from nat_finetune.local.encoding import Encoded, encode
 from nat_finetune.local.learner import Trained, make_learner, train_policy
 from nat_finetune.local.optimise import Cancelled
+from nat_finetune.local.pair_scores import PairScoring
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.settings import PreferenceSettings, UpdateSettings
 from nat_finetune.types import (
     Collection,
     JobSpec,
     JobState,
+    PairScore,
     PolicyRef,
+    PreferencePair,
     Target,
     TrainingJobRef,
     TrainingJobStatus,
@@ -77,6 +81,7 @@ class LocalTrainerAdapter:
         self._fixed = Canary.fixed(policy.vocabulary, context=policy.max_context, seed=seed)
         with policy.exclusive():  # no checkpoint is loaded yet: this is the base
             self._base_scores = trainer_scores(self._fixed, self._learner.scorer)
+        self._pairs = PairScoring(policy, self._learner, settings)
 
     @property
     def trained_parameters(self) -> int:
@@ -171,6 +176,15 @@ class LocalTrainerAdapter:
         if job.task is None:
             raise BackendError(f"the update of step {job.spec.step} was not submitted")
         return await asyncio.shield(job.task)
+
+    async def score_pairs(self, pairs: Sequence[PreferencePair]) -> list[PairScore | None]:
+        """What the policy makes of pairs that are held out; None of those that an update would drop as too long.
+
+        Raises:
+            DataError: a pair can't be encoded.
+            BackendError: the model failed.
+        """
+        return await self._pairs.score(pairs)
 
     def save_state(self, folder: Path) -> None:
         """Write trained weights, AdamW's state and the counters; the folder is whole or not there."""

@@ -15,6 +15,10 @@ from nat_finetune.local.scores import TEMPERATURE
 from nat_finetune.types import Dropped, DropReason, Message, PreferencePair, Provenance
 
 Ids = tuple[int, ...]
+Side = tuple[Ids, Ids]
+"""Prompt ids, completion ids."""
+Sides = tuple[Side, Side]
+"""Chosen, rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +58,12 @@ def encode_pairs(
     dropped: list[Dropped] = []
     truncated = 0
     for pair in pairs:
-        sides = pair_ids(pair, chat)
-        if truncate_prompts and max_length is not None:
-            whole, sides = sides, _shortened(sides, max_length)
-            truncated += sides != whole
-        longest = max(len(prompt) + len(completion) for prompt, completion in sides)
-        if max_length is not None and longest > max_length:
-            dropped.append(_too_long(pair.provenance, longest, max_length))
+        whole = pair_ids(pair, chat)
+        sides = fitted(whole, max_length, truncate_prompts=truncate_prompts)
+        if sides is None:
+            dropped.append(_too_long(pair.provenance, _longest(whole), max_length))
             continue
+        truncated += sides != whole
         items.append([tuple(known.setdefault(side, len(known)) for side in sides)])
         weights.append(pair.weight)
     rows = Rows.of(
@@ -72,14 +74,26 @@ def encode_pairs(
     return PairRows(rows, items, np.array(weights, np.float32), dropped, truncated)
 
 
-def _shortened(sides: tuple[tuple[Ids, Ids], tuple[Ids, Ids]], limit: int) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+def fitted(sides: Sides, limit: int | None, *, truncate_prompts: bool) -> Sides | None:
+    """The sides as they are trained and evaluated; None where one is longer than `limit` tokens and can't be shortened."""
+    if limit is None or _longest(sides) <= limit:
+        return sides
+    shorter = _shortened(sides, limit) if truncate_prompts else sides
+    return shorter if _longest(shorter) <= limit else None
+
+
+def _longest(sides: Sides) -> int:
+    return max(len(prompt) + len(completion) for prompt, completion in sides)
+
+
+def _shortened(sides: Sides, limit: int) -> Sides:
     """The sides with the last tokens of their prompt that leave room for the longer completion; as they were if none does."""
     (prompt, chosen), (_, rejected) = sides
     room = limit - max(len(chosen), len(rejected))
     return sides if room < 1 else ((prompt[-room:], chosen), (prompt[-room:], rejected))
 
 
-def pair_ids(pair: PreferencePair, chat: ChatFormat) -> tuple[tuple[Ids, Ids], tuple[Ids, Ids]]:
+def pair_ids(pair: PreferencePair, chat: ChatFormat) -> Sides:
     """Prompt and completion ids of the chosen and of the rejected side."""
     if pair.prompt_ids is not None and pair.chosen_ids and pair.rejected_ids:
         return (pair.prompt_ids, pair.chosen_ids), (pair.prompt_ids, pair.rejected_ids)
@@ -119,7 +133,7 @@ def completion_ids(context: Sequence[Message], text: str, chat: ChatFormat, *, w
     return prompt, completion[: ends[0] + 1]
 
 
-def _too_long(provenance: Provenance, length: int, limit: int) -> Dropped:
+def _too_long(provenance: Provenance, length: int, limit: int | None) -> Dropped:
     return Dropped(
         what="pair",
         reason=DropReason.TOO_LONG,

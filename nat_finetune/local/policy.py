@@ -13,7 +13,7 @@ from nat_finetune.local.chat import ChatFormat
 from nat_finetune.local.engine import Engine
 from nat_finetune.local.forward import forward_of
 from nat_finetune.local.model import LoadedModel
-from nat_finetune.local.scoring import END
+from nat_finetune.local.scoring import END, ScoreRow, score
 from nat_finetune.types import Message, PolicyRef, SamplingParams
 
 
@@ -144,6 +144,14 @@ class LocalPolicy:
         scored = iter(await self.engine.score(fitting, temperature=temperature, stop_ids=self.format.stop_ids))
         values = iter([sum(next(scored)) if len(row[1]) <= max_tokens else float("-inf") for row in rows])
         return [[next(values) for _ in texts] for texts in completions]
+
+    @torch.inference_mode()
+    def score_rows(self, rows: Sequence[ScoreRow]) -> list[list[float]]:
+        """Logprobs of completions' tokens (nats, temperature 1) by the weights as they are; hold `exclusive()` around it.
+
+        As `engine.score`, for whoever has put other weights in place and may not let the engine sample from them.
+        """
+        return score(self._forward, rows, temperature=1.0, stop_ids=())
 
     def close(self) -> None:
         """End the engine's thread."""

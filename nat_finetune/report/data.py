@@ -26,7 +26,7 @@ from nat_finetune.report.examples import example_rollouts
 from nat_finetune.report.learner import agreement_of
 from nat_finetune.report.metrics import by_reason
 from nat_finetune.report.power import power_sentence
-from nat_finetune.report.preferences import preferences_account
+from nat_finetune.report.preferences import preferences_account, unknown_pairs
 from nat_finetune.report.segments import segments_account
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import Estimate, EvalResult
@@ -66,14 +66,19 @@ def build_report(
         "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
         "algorithm": resolved_algorithm(config),
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
-        "data": {**data.get("sets", {}), "notes": data.get("notes", []), "leaks": data.get("leaks", [])},
+        "data": {
+            **data.get("sets", {}),
+            "notes": data.get("notes", []),
+            "leaks": data.get("leaks", []),
+            "pairs": data.get("pairs", {}),
+        },
         "metrics": metrics,
         "steps": steps,
         "validations": validations(store),
         "checkpoint": describe_choice(store, config.finetuning),
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
-        "account": [*account(steps, metrics), *([calibration] if calibration else [])],
+        "account": [*account(steps, metrics), *unknown_pairs(after or before), *([calibration] if calibration else [])],
         "audit": [asdict(finding) for finding in findings],
         "warnings": [*state.warnings, *plateaus(steps, target.reward_names, data.get("best", {}))],
         "examples": example_rollouts(store, target, last_step=state.steps_done - 1),
@@ -190,6 +195,9 @@ def account(steps: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[str
             f"{read['read']:,} records were read; the workflow was not run to train, and no model call is in the ledger"
         )
         lines += read["notes"]
+        if read.get("pairs"):
+            held_out = "{validation:,} are held out for validation and {test:,} for the test".format(**read["pairs"])
+            lines.append(f"of their pairs {read['pairs']['train']:,} are for training; {held_out}, and never trained on")
     if steps and not records:
         failed = sum(step["failed"]["infrastructure"] for step in steps)
         lines.append(

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from nat_finetune.config.schema import FinetuningConfig
+from nat_finetune.config.schema import PAIR_METRICS, FinetuningConfig
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.selection import Selected
 from nat_finetune.data.worth import length_warning, worth_of
+from nat_finetune.types import EvalResult
 
 
 def preferences_metrics(selected: Selected, config: FinetuningConfig) -> tuple[dict[str, Any], list[str]]:
@@ -26,6 +27,15 @@ def preferences_account(steps: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     total = {name: sum(worth[name] for worth in found) for name in _COUNTED}
     return list(_sentences(total, found))
+
+
+def unknown_pairs(result: EvalResult | None) -> list[str]:
+    """What to say of held-out pairs that could not be scored."""
+    scores = result.scores.get(PAIR_METRICS[0], {}) if result is not None else {}
+    unknown = sum(value is None for value in scores.values())
+    if not unknown:
+        return []
+    return [f"{unknown:,} of {len(scores):,} held-out pairs could not be scored (too long for an update): they count nowhere"]
 
 
 _FALLEN = -1.0

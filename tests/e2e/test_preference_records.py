@@ -149,11 +149,3 @@ def test_records_that_leak_into_the_test_set_stop_the_run(folder, allowed):
     said = "\n".join(said) if allowed else said
     assert "labels.jsonl:4 and 5 (finetuning.test.dataset): the same task key 't3'" in said
     assert (code == 3) is not allowed
-
-
-def test_no_part_of_the_records_is_held_out_for_nothing(folder, capsys):
-    config = {**CONFIG, "workflow": {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"}}
-    config["finetuning"] = {**CONFIG["finetuning"], "split": {"test": 0.2}}
-    (folder / "c.yml").write_text(yaml.safe_dump(config))
-    assert main(["validate", "c.yml"]) == 2
-    assert "takes parts of eval.general.dataset, but trajectory_builders.labels" in " ".join(capsys.readouterr().out.split())
