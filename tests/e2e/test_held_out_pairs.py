@@ -124,6 +124,27 @@ def test_a_share_of_the_pairs_is_held_out_and_measured(folder, monkeypatch):
     assert [len(manifest[name]) for name in ("train", "validation", "test")] == [20, 8, 12]
 
 
+def test_an_export_holds_the_same_pairs_out(folder):
+    configure(folder, split={"validation": 0.2, "test": 0.3})
+    assert main(["run", "c.yml"]) == 0
+    run = only_run(folder)
+    held = {
+        int(record.split(":")[1]) for name in ("test-before", "validation-00000") for record in measured(run, name)[PAIRS[0]]
+    }
+
+    def boards(name):
+        return {json.loads(line)["prompt"][1]["content"] for line in (folder / name).read_text().splitlines()}
+
+    assert main(["export-data", str(run), "--format", "trl", "--output", "own"]) == 0
+    train, validation = boards("own/train.jsonl"), boards("own/validation.jsonl")
+    assert train | validation == {f"board {number}" for number in range(40) if number + 1 not in held}
+    manifest = str(run / "split.json")
+    assert main(["export-data", str(run), "--format", "trl", "--output", "same", "--manifest", manifest]) == 0
+    assert boards("same/train.jsonl") == train | validation
+    looked_at = measured(run, "validation-00000")[PAIRS[0]]
+    assert boards("same/validation.jsonl") == {f"board {int(record.split(':')[1]) - 1}" for record in looked_at}
+
+
 def test_a_resumed_run_holds_the_same_pairs_out(folder, monkeypatch):
     configure(folder, split={"test": 0.3}, num_epochs=2)
     with monkeypatch.context() as broken:
