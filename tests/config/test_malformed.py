@@ -290,4 +290,4 @@ def test_aliases_that_multiply(tmp_path):
 
 def test_a_sentence_about_several_keys_ends_where_it_ends(tmp_path):
     found = problems_of(tmp_path, "finetuning: {split: {validation: 0.6, test: 0.6}}\n")[0]
-    assert (found.path, found.message) == ("finetuning.split", "validation and test leave nothing to train on")
+    assert (found.key, found.message) == ("finetuning.split", "validation and test leave nothing to train on")
