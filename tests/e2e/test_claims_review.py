@@ -27,6 +27,7 @@ def test_the_planner_learns_from_scores_and_the_writers_calls_are_left_out(tmp_p
 
 def test_the_writer_learns_from_labels_without_a_call(tmp_path):
     found = report("dpo_claims_review", tmp_path)
-    assert set(found["metrics"]) == {"rubric", "correctness", "citation", "restraint", "form", "plan_score"}
+    by_rule = {"rubric", "correctness", "citation", "restraint", "form", "plan_score"}
+    assert set(found["metrics"]) == {*by_rule, "preference_accuracy", "preference_reward_accuracy"}
     assert found["ledger"]["calls"] == 0
     assert found["steps"][0]["kept"] + sum(found["steps"][0]["dropped"].values()) == 12
