@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nat_finetune.best import best_checkpoint
 from nat_finetune.compose import Composition, compose
 from nat_finetune.config.held_out import HeldOutSide, evaluates_examples, held_out_settings, metric_names
 from nat_finetune.config.load import LoadedConfig, load_config
@@ -22,19 +21,20 @@ from nat_finetune.data.splits import SIDES
 from nat_finetune.errors import BackendError, ConfigError, NatFinetuneError, OutputError, Problem
 from nat_finetune.evaluate import EvalSettings, PolicyEvaluation
 from nat_finetune.held_pairs import HeldPairs, PairEvaluation, load_pairs
-from nat_finetune.holdout import DataSets, check_pairs, load_data, load_held_out
 from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, PairScorer, ReferencedEvaluator
-from nat_finetune.parts import Parts, RolloutSource
+from nat_finetune.preflight.holdout import DataSets, check_pairs, load_data, load_held_out
+from nat_finetune.preflight.reward_check import require_trusted_reward
 from nat_finetune.registry import Registry
 from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
-from nat_finetune.reward_check import require_trusted_reward
 from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Run
 from nat_finetune.runstore import RunStore
-from nat_finetune.schedule import Budget
-from nat_finetune.selection import best_scores
+from nat_finetune.steps.best import best_checkpoint
+from nat_finetune.steps.parts import Parts, RolloutSource
+from nat_finetune.steps.schedule import Budget
+from nat_finetune.steps.selection import best_scores
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
 Checkpoint = Literal["best", "last"]

@@ -16,16 +16,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
-from nat_finetune.best import best_checkpoint, patience_message
-from nat_finetune.collected import Collected, is_final, require_few_failures
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.selection import SelectionRules, select_pairs
 from nat_finetune.errors import NoTrainableSignal
 from nat_finetune.interfaces import Built, Round, Step, WarningBuilder
-from nat_finetune.job import run_job
-from nat_finetune.parts import Parts, RolloutSource
 from nat_finetune.records import RecordSource
 from nat_finetune.report.diagnosis import Evidence, no_signal_message, nothing_left_message, unscored_message
 from nat_finetune.report.metrics import drop_counts, rollout_metrics, sampled_tokens, segment_counts
@@ -33,8 +29,12 @@ from nat_finetune.report.preferences import falling_warning, preferences_metrics
 from nat_finetune.report.progress import Progress
 from nat_finetune.rollout_service import RolloutRequest, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
-from nat_finetune.schedule import EpochSchedule, RoundSchedule
-from nat_finetune.selection import Curriculum, Ending, SignalWatch, curriculum_rules, further_examples
+from nat_finetune.steps.best import best_checkpoint, patience_message
+from nat_finetune.steps.collected import Collected, is_final, require_few_failures
+from nat_finetune.steps.job import run_job
+from nat_finetune.steps.parts import Parts, RolloutSource
+from nat_finetune.steps.schedule import EpochSchedule, RoundSchedule
+from nat_finetune.steps.selection import Curriculum, Ending, SignalWatch, curriculum_rules, further_examples
 from nat_finetune.types import (
     Collection,
     Dropped,

@@ -19,22 +19,17 @@ LAYERS: tuple[set[str], ...] = (
     {
         "compose",
         "live",
-        "schedule",
-        "best",
-        "records",
-        "holdout",
-        "held_pairs",
-        "collected",
-        "job",
         "run",
-        "parts",
-        "selection",
-        "calibration",
-        "reward_check",
-        "export_data",
-        "export_sources",
+        "steps",
+        "records",
+        "held_pairs",
+        "preflight",
+        "finetune",
+        "rollout_service",
+        "evaluate",
+        "exports",
     }
-    | {"finetune", "rollout_service", "evaluate", "checks", "report", "testing", "templates"},
+    | {"exports", "checks", "report", "testing", "templates"},
     {"cli"},  # 5: the only place that prints
 )
 COMPONENT_LAYER = 3

@@ -14,12 +14,12 @@ from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, RunConfig
 from nat_finetune.errors import ConfigError, NoTrainableSignal, Problem
 from nat_finetune.finetune import finetune, new_run
-from nat_finetune.holdout import load_data
 from nat_finetune.interfaces import PolicyEvaluator
+from nat_finetune.preflight.holdout import load_data
 from nat_finetune.registry import Registry
 from nat_finetune.report.progress import NullProgress
 from nat_finetune.runstore import RunStore
-from nat_finetune.schedule import EpochSchedule
+from nat_finetune.steps.schedule import EpochSchedule
 from nat_finetune.types import CandidateScored
 
 

@@ -24,9 +24,9 @@ def calibrate(
 ) -> None:
     """Hold the config's reward against reviewers' verdicts; exit code 4 where it disagrees with them."""
     from nat_finetune.config.load import load_config
+    from nat_finetune.preflight.messages import verdicts_lines
+    from nat_finetune.preflight.reward_check import calibrate_config
     from nat_finetune.registry import Registry
-    from nat_finetune.report.calibration import verdicts_lines
-    from nat_finetune.reward_check import calibrate_config
 
     registry = Registry.installed()
     loaded = load_config(config, overrides=override or [], registry=registry)

@@ -55,7 +55,7 @@ def export_data(
     """Write training and validation files for another trainer."""
     from nat_finetune.config.load import load_config
     from nat_finetune.data.exports.options import ExportOptions
-    from nat_finetune.export_data import export_data as export
+    from nat_finetune.exports.write import export_data as export
     from nat_finetune.registry import Registry
 
     registry = Registry.installed()

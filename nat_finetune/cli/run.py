@@ -38,7 +38,7 @@ def run(
     from nat_finetune.config.load import load_config
     from nat_finetune.finetune import continued_run, finetune, new_run
     from nat_finetune.registry import Registry
-    from nat_finetune.schedule import Budget
+    from nat_finetune.steps.schedule import Budget
 
     time = Budget(seconds_of(budget, "--budget")) if budget is not None else None
     registry = Registry.installed()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from nat_finetune import __version__
-from nat_finetune.best import describe_choice, validated
 from nat_finetune.compose import target_of
 from nat_finetune.config.fit import resolved_algorithm
 from nat_finetune.config.load import LoadedConfig
@@ -29,6 +28,7 @@ from nat_finetune.report.power import power_sentence
 from nat_finetune.report.preferences import preferences_account, unknown_pairs
 from nat_finetune.report.segments import segments_account
 from nat_finetune.runstore import RunStore
+from nat_finetune.steps.best import describe_choice, validated
 from nat_finetune.types import Estimate, EvalResult
 
 

@@ -52,19 +52,6 @@ def _failures(rollouts: Sequence[Rollout]) -> dict[str, int]:
     return {cause.value: causes[cause.value] for cause in Cause}
 
 
-def failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
-    """What to say when more than `limit` (a share) of the rollouts failed through no fault of the policy; None if not."""
-    failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.INFRASTRUCTURE]
-    if len(failures) <= limit * len(rollouts):
-        return None
-    kinds = Counter((f.stage, f.error_type, f.message) for f in failures).most_common(3)
-    lines = [f"  {count} x in {stage}: {error_type}: {message}" for (stage, error_type, message), count in kinds]
-    return (
-        f"{len(failures)} of {len(rollouts)} rollouts failed, more than finetuning.max_failure_rate = {limit:g} allows:\n"
-        + "\n".join(lines)
-    )
-
-
 def by_reason(rows: Mapping[str, int]) -> list[dict[str, Any]]:
     """Counts of `drop_counts` as rows, most first."""
     ordered = sorted(rows.items(), key=lambda item: -item[1])

@@ -10,7 +10,7 @@ from nat_finetune.config.component import ItemKind
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.selection import SelectionRules
 from nat_finetune.interfaces import Built, Round, Step
-from nat_finetune.schedule import EpochSchedule, RoundSchedule
+from nat_finetune.steps.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.testing.items import demonstration, pair, trajectory
 from nat_finetune.testing.rollouts import FakeRecorder
 from nat_finetune.types import Collection, Example, Group, Item, PolicyRef, Rollout, UpdateResult

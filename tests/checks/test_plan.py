@@ -11,7 +11,7 @@ from nat_finetune.cli.main import main
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
 from nat_finetune.registry import Registry
-from nat_finetune.schedule import Budget
+from nat_finetune.steps.schedule import Budget
 from tests.e2e.runs import ROOT, only_run, small_config
 
 REGISTRY = Registry.installed()

@@ -10,7 +10,7 @@ from typing import Any
 from nat_finetune.checks.doctor.finding import Finding, error, note, warning
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.data.splits import Side
-from nat_finetune.holdout import DataSets
+from nat_finetune.preflight.holdout import DataSets
 from nat_finetune.types import Dropped, Example
 
 MANY = 0.01

@@ -21,8 +21,8 @@ from nat_finetune.config.nodes import place
 from nat_finetune.config.problems import find
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import ConfigError, NatFinetuneError, Problem
-from nat_finetune.holdout import DataSets, load_data
 from nat_finetune.llms.local import LocalLLMConfig
+from nat_finetune.preflight.holdout import DataSets, load_data
 from nat_finetune.registry import Registry
 
 EXAMPLES = 4

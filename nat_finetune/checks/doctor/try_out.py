@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nat_finetune.calibration import best_total, check_known_answers
 from nat_finetune.checks.doctor.chat import chat_findings
 from nat_finetune.checks.doctor.chosen import builder_of, local_adapter_of
 from nat_finetune.checks.doctor.data import left_out_findings
@@ -19,12 +18,13 @@ from nat_finetune.config.component import ItemKind
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import DataError
 from nat_finetune.finetune import rollout_source
-from nat_finetune.holdout import DataSets, check_pairs
 from nat_finetune.interfaces import Built, WarningBuilder
+from nat_finetune.preflight.calibration import best_total, check_known_answers
+from nat_finetune.preflight.holdout import DataSets, check_pairs
+from nat_finetune.preflight.reward_check import trained_reward
 from nat_finetune.registry import Registry
-from nat_finetune.reward_check import trained_reward
 from nat_finetune.rollout_service import requests_for
-from nat_finetune.selection import best_scores
+from nat_finetune.steps.selection import best_scores
 from nat_finetune.types import Dropped, DropReason, Item, PreferencePair, Rollout
 
 LONGEST_ROLLOUT = 300.0

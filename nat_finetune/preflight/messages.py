@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nat_finetune.calibration import VerdictCheck
 from nat_finetune.data.known_answers import GOLD, Findings
+from nat_finetune.preflight.calibration import VerdictCheck
 
 GO_ON = "mend the evaluator (docs/rewards.md), or set finetuning.calibration.on_problem: warn to train on it all the same"
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from nat_finetune.best import best_checkpoint, describe_choice, patience_message
 from nat_finetune.config.schema import FinetuningConfig, ValidationConfig
 from nat_finetune.registry import Registry
 from nat_finetune.runstore import RunState, RunStore
+from nat_finetune.steps.best import best_checkpoint, describe_choice, patience_message
 from nat_finetune.types import Estimate, EvalResult, PolicyRef
 
 

@@ -22,8 +22,8 @@ from nat_finetune.data.splits import Row, SplitBy, ties
 from nat_finetune.data.trajectories import is_target
 from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.held_pairs import PairData
-from nat_finetune.holdout import DataSets, check_contexts, load_data
 from nat_finetune.interfaces import TrajectoryBuilder
+from nat_finetune.preflight.holdout import DataSets, check_contexts, load_data
 from nat_finetune.records import RecordSource
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import Cause, Demonstration, Dropped, DropReason, Item, ModelCall, PreferencePair, Rollout, Target

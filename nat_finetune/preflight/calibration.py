@@ -94,8 +94,8 @@ async def check_known_answers(
     """
     column = settings.bad_answers
     if column is not None and examples and not any(column in example.metadata for example in examples):
-        known = ", ".join(sorted({name for example in examples for name in example.metadata})) or "none"
-        raise DataError(f"finetuning.calibration.bad_answers: no example has the column {column!r}; further columns: {known}")
+        there = ", ".join(sorted({name for example in examples for name in example.metadata})) or "none"
+        raise DataError(f"finetuning.calibration.bad_answers: no example has the column {column!r}; further columns: {there}")
     order = list(examples)
     random.Random(derive_seed(seed, "known answers")).shuffle(order)
     answers: list[KnownAnswer] = []

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from nat_finetune import holdout
 from nat_finetune.compose import compose
 from nat_finetune.config.load import load_config
 from nat_finetune.config.schema import SplitConfig
 from nat_finetune.data.near_duplicates import THRESHOLD
 from nat_finetune.errors import ConfigError, DataError
-from nat_finetune.holdout import load_data, load_held_out
+from nat_finetune.preflight import holdout
+from nat_finetune.preflight.holdout import load_data, load_held_out
 from nat_finetune.registry import Registry
 from tests.fixtures import scored_turns
 

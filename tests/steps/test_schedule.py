@@ -3,7 +3,7 @@
 import pytest
 
 from nat_finetune.config.schema import FinetuningConfig, ValidationConfig
-from nat_finetune.schedule import EpochSchedule, RoundSchedule
+from nat_finetune.steps.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.types import Example
 
 EXAMPLES = [Example(id=i, input=f"question {i}") for i in range(5)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from nat_finetune.errors import RolloutFailureLimit
-from nat_finetune.report.metrics import failure_message
 from nat_finetune.runstore import RunStore
-from nat_finetune.types import Rollout
+from nat_finetune.types import Cause, Rollout
 
 
 class Collected:
@@ -74,7 +76,20 @@ def require_few_failures(rollouts: list[Rollout], limit: float) -> list[Rollout]
     Raises:
         RolloutFailureLimit: a larger share than `limit` failed through no fault of the policy.
     """
-    message = failure_message([rollout for rollout in rollouts if is_final(rollout)], limit)
+    message = _failure_message([rollout for rollout in rollouts if is_final(rollout)], limit)
     if message is not None:
         raise RolloutFailureLimit(message)
     return rollouts
+
+
+def _failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
+    """What to say when more than `limit` (a share) of the rollouts failed through no fault of the policy; None if not."""
+    failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.INFRASTRUCTURE]
+    if len(failures) <= limit * len(rollouts):
+        return None
+    kinds = Counter((f.stage, f.error_type, f.message) for f in failures).most_common(3)
+    lines = [f"  {count} x in {stage}: {error_type}: {message}" for (stage, error_type, message), count in kinds]
+    return (
+        f"{len(failures)} of {len(rollouts)} rollouts failed, more than finetuning.max_failure_rate = {limit:g} allows:\n"
+        + "\n".join(lines)
+    )

@@ -9,7 +9,7 @@ from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import TrainerAdapter, TrajectoryBuilder
 from nat_finetune.records import RecordSource
 from nat_finetune.rollout_service import RolloutService
-from nat_finetune.schedule import Budget
+from nat_finetune.steps.schedule import Budget
 from nat_finetune.types import Item, Target
 
 

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nat_finetune.calibration import (
+from nat_finetune.compose import Composition, compose
+from nat_finetune.config.load import LoadedConfig
+from nat_finetune.config.schema import RunConfig
+from nat_finetune.errors import ConfigError, Problem, UntrustedReward
+from nat_finetune.preflight.calibration import (
     Reward,
     VerdictCheck,
     best_total,
@@ -15,20 +19,16 @@ from nat_finetune.calibration import (
     read_verdicts,
     rollouts_of,
 )
-from nat_finetune.compose import Composition, compose
-from nat_finetune.config.load import LoadedConfig
-from nat_finetune.config.schema import RunConfig
-from nat_finetune.errors import ConfigError, Problem, UntrustedReward
-from nat_finetune.holdout import load_data
-from nat_finetune.registry import Registry
-from nat_finetune.report.calibration import (
+from nat_finetune.preflight.holdout import load_data
+from nat_finetune.preflight.messages import (
     known_answers_message,
     known_answers_sentence,
     verdicts_lines,
     verdicts_message,
 )
+from nat_finetune.registry import Registry
 from nat_finetune.runstore import RunStore
-from nat_finetune.selection import best_scores
+from nat_finetune.steps.selection import best_scores
 from nat_finetune.types import Example
 
 RECORD = "calibration.json"

@@ -1,7 +1,7 @@
 """What of an unfinished collection counts."""
 
-from nat_finetune.collected import Collected
 from nat_finetune.runstore import RunStore
+from nat_finetune.steps.collected import Collected
 from tests.data.rollouts import rollout
 
 

@@ -6,7 +6,7 @@ from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.curriculum import CurriculumRules
 from nat_finetune.interfaces import Step
 from nat_finetune.runstore import RunState, RunStore
-from nat_finetune.selection import Curriculum, Ending, SignalWatch, further_examples
+from nat_finetune.steps.selection import Curriculum, Ending, SignalWatch, further_examples
 from nat_finetune.types import Dropped, DropReason, Example, Group, RewardTerm, Target, Trajectory
 from tests.data.rollouts import TARGET, rollout
 

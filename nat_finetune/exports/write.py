@@ -37,7 +37,7 @@ from nat_finetune.data.manifest import Manifest, read_manifest
 from nat_finetune.data.selection import SelectionRules
 from nat_finetune.data.splits import Side
 from nat_finetune.errors import ConfigError, DataError, OutputError
-from nat_finetune.export_sources import Made, Source, kind_of, open_source
+from nat_finetune.exports.sources import Made, Source, kind_of, open_source
 from nat_finetune.registry import Registry
 from nat_finetune.report.exports import card, split_note, weight_notes
 from nat_finetune.runstore import RunStore

@@ -1,0 +1,1 @@
+"""Training data as the files that other trainers read."""
