@@ -306,13 +306,15 @@ async def test_a_reward_and_the_untrained_reference():
         group = await sampled_group(policy, [1.0, 0.0])
         with pytest.raises(ConfigError, match="trained on a reward, and there is none"):
             await adapter_of(policy, rewards=()).prepare(collection(group), None)
-        with pytest.raises(ConfigError, match="not version 3"):
-            await adapter_of(policy).prepare(collection(group), PolicyRef("policy", 3))
+        held = adapter_of(policy, {"name": "grpo", "kl_coefficient": 0.1})
+        with pytest.raises(BackendError, match="the weights of version 3, the reference that is asked for, are gone"):
+            await held.prepare(collection(group), PolicyRef("policy", 3))
 
 
 async def test_the_factory_makes_it_from_the_config():
     class Parts:
         entry_name, seed, target = "gpu", 3, Target(("<workflow>",), "policy", (RewardTerm(REWARD),))
+        folder = None
 
         async def get_policy(self):
             return policy
