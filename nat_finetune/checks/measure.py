@@ -53,7 +53,8 @@ async def work_of(loaded: LoadedConfig, registry: Registry) -> Work:
         validations = 1 + math.ceil(updates / finetuning.validation.interval) if finetuning.validation else 0
         return Work(len(data.train), builder.generations, passes, updates, sizes["held_out"], sizes["exact"], validations)
     schedule = EpochSchedule(finetuning, data.train)
-    validated = sum(schedule.step(index).validated for index in range(schedule.total))
+    looked_at = range(schedule.total) if finetuning.validation else ()
+    validated = sum(schedule.step(index).validated for index in looked_at)
     return Work(
         examples=len(data.train),
         generations=builder.generations,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from nat_finetune.errors import ConfigError
@@ -20,7 +21,7 @@ def seconds_of(text: str, option: str) -> float:
     total = (
         sum(float(part) * unit for part, unit in zip(found.groups(), _UNITS.values(), strict=True) if part) if found else 0.0
     )
-    if total <= 0:
+    if not 0 < total < math.inf:
         raise ConfigError(f"{option} takes a duration such as 90s, 30m, 6h or 1h30m, found {text!r}")
     return total
 

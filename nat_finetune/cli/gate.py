@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nat_finetune.cli.options import Json, RunFolder
+from nat_finetune.cli.options import Json, RunFolder, finite
 from nat_finetune.errors import ConfigError, GateFailed, OutputError
 
 if TYPE_CHECKING:
@@ -21,9 +21,12 @@ def gate(
     baseline: Annotated[
         Path | None, typer.Option("--baseline", help="a run to beat; left out: the run's own base model", show_default=False)
     ] = None,
-    min_gain: Annotated[float, typer.Option("--min-gain", help="the gain's lower bound must be above this")] = 0.0,
+    min_gain: Annotated[
+        float, typer.Option("--min-gain", help="the gain's lower bound must be above this", callback=finite)
+    ] = 0.0,
     min_value: Annotated[
-        float | None, typer.Option("--min-value", help="the metric's lower bound must reach this", show_default=False)
+        float | None,
+        typer.Option("--min-value", help="the metric's lower bound must reach this", show_default=False, callback=finite),
     ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="level of the intervals")] = 0.95,
     junit: Annotated[Path | None, typer.Option("--junit", help="write a JUnit report here", show_default=False)] = None,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from os.path import realpath
 from pathlib import Path
+from shutil import copymode
 from typing import Annotated, Literal
 
 import typer
 
-from nat_finetune.errors import ConfigError, OutputError
+from nat_finetune.errors import ConfigError, OutputError, Problem
 
 
 def migrate(
@@ -26,15 +28,22 @@ def migrate(
     """Rewrite a config for today's schema, comments and order kept, and say what changed and why."""
     from nat_finetune.config.nodes import parse
     from nat_finetune.config.rewrite import rewrite
+    from nat_finetune.config.schema import CONFIG_VERSION
     from nat_finetune.config.to_local import Conversion, to_local
-    from nat_finetune.config.versions import edits_to_current
+    from nat_finetune.config.versions import edits_to_current, version_of
 
     if model is not None and to is None:
         raise ConfigError("--model goes with --to local")
-    text = _read(config)
+    if model is not None and not model.strip():
+        raise ConfigError("--model takes a hub id, a folder or a file, found nothing")
+    text, newline = _read(config)
     data = parse(text, str(config)).plain()
     if not isinstance(data, dict):
         raise ConfigError(f"{config}: expected a mapping of sections")
+    if version_of(data) not in range(CONFIG_VERSION + 1) or isinstance(version_of(data), bool):
+        found = version_of(data)
+        hint = f"this version of nat-finetune knows {CONFIG_VERSION}; leave it out of a config of NAT"
+        raise ConfigError(Problem(f"config_version {found!r} is not known", "config_version", file=str(config), hint=hint))
     edits = edits_to_current(data)
     conversion = Conversion()
     if to == "local":
@@ -49,22 +58,29 @@ def migrate(
         print(f"{config}: {len(edits)} changes to make" if edits else f"{config}: up to date")
         raise typer.Exit(1 if edits else 0)
     written = output or config
-    _write(written, rewrite(text, edits))
+    _write(written, rewrite(text, edits), newline)
     print(f"{written}: written, {len(edits)} changes; check it with: nat-finetune validate {written}")
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> tuple[str, str]:
+    """The text with line feeds alone, and the line end that the file has."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n"), "\r\n" if "\r\n" in text else "\n"
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all: the text is written beside its place and renamed."""
+def _write(path: Path, text: str, newline: str) -> None:
+    """Whole or not at all: the text is written beside its place and renamed. A link stays one, and so do the rights."""
+    path = Path(realpath(path))
     beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_text(text, encoding="utf-8", newline=newline)
+        if path.exists():
+            copymode(path, beside)
         beside.replace(path)
     except OSError as error:
+        if beside.exists():
+            beside.unlink()
         raise OutputError(f"{path} can't be written: {error.strerror}") from error

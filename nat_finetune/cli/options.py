@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,3 +19,10 @@ Checkpoint = Annotated[
 ]
 RunFolder = Annotated[Path, typer.Argument(help="a run folder", metavar="RUN")]
 Locked = Annotated[bool, typer.Option("--locked", help="refuse whatever is not as CONFIG.lock.yml has it")]
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of a number: NaN passes every range check, and each comparison with it later says no."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"expected a finite number, found {value}")
+    return value

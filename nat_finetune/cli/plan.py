@@ -12,31 +12,42 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nat_finetune.cli.durations import duration, seconds_of
-from nat_finetune.cli.options import Json, Override
+from nat_finetune.cli.options import Json, Override, finite
+from nat_finetune.errors import ConfigError
 
 if TYPE_CHECKING:
     from nat_finetune.checks.plan import Plan, Prices
 
 MEASURED = 8
 """Examples of the step that is measured."""
+LONGEST = 1e9
+"""Seconds of one rollout or update: some 30 years."""
 
 
 def plan(
     config: Annotated[Path, typer.Argument(help="the YAML file", metavar="CONFIG")],
     override: Override = None,
     rollout_seconds: Annotated[
-        float | None, typer.Option("--rollout-seconds", help="one rollout; left out: measured here", min=0, show_default=False)
+        float | None,
+        typer.Option("--rollout-seconds", help="one rollout; left out: measured here", min=0, max=LONGEST, show_default=False),
     ] = None,
     update_seconds: Annotated[
-        float | None, typer.Option("--update-seconds", help="one update; left out: measured here", min=0, show_default=False)
+        float | None,
+        typer.Option("--update-seconds", help="one update; left out: measured here", min=0, max=LONGEST, show_default=False),
     ] = None,
     slots: Annotated[
         int | None, typer.Option("--slots", help="rollouts at once, in place of max_concurrency", min=1, show_default=False)
     ] = None,
     window: Annotated[str | None, typer.Option("--window", help="time that there is: 90m, 6h, 1d", show_default=False)] = None,
-    measure: Annotated[int, typer.Option("--measure", help="examples of the step that is measured", min=1)] = MEASURED,
-    prompt_price: Annotated[float, typer.Option("--prompt-price", help="of a million prompt tokens", min=0)] = 0.0,
-    completion_price: Annotated[float, typer.Option("--completion-price", help="of a million completion tokens", min=0)] = 0.0,
+    measure: Annotated[
+        int | None, typer.Option("--measure", help=f"examples of the step that is measured [default: {MEASURED}]", min=1)
+    ] = None,
+    prompt_price: Annotated[
+        float, typer.Option("--prompt-price", help="of a million prompt tokens", min=0, callback=finite)
+    ] = 0.0,
+    completion_price: Annotated[
+        float, typer.Option("--completion-price", help="of a million completion tokens", min=0, callback=finite)
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Say how many rollouts, tokens and hours a config takes, and what fits into a window.
@@ -51,13 +62,15 @@ def plan(
     from nat_finetune.config.load import load_config
     from nat_finetune.registry import Registry
 
+    if measure is not None and rollout_seconds is not None:
+        raise ConfigError("--measure would be ignored: with --rollout-seconds nothing is run")
     seconds = seconds_of(window, "--window") if window is not None else None
     registry, overrides = Registry.installed(), override or []
     loaded = load_config(config, overrides, registry=registry)
     work = asyncio.run(work_of(loaded, registry))
     if rollout_seconds is None:
         with tempfile.TemporaryDirectory() as folder:
-            speeds = asyncio.run(measured(config, overrides, registry, Path(folder), work=work, examples=measure))
+            speeds = asyncio.run(measured(config, overrides, registry, Path(folder), work=work, examples=measure or MEASURED))
     else:
         speeds = Speeds(rollout_seconds, loaded.config.eval.general.max_concurrency)
     speeds = replace(
@@ -108,7 +121,8 @@ def lines(made: Plan, prices: Prices) -> list[str]:
             said.append(
                 f"updates that fit, each with its share of the collection: {made.updates_in_window:,} of {work.updates:,}"
             )
-        said.append(f"largest number of generations that fits: {largest_generations(work, speeds, made.window_seconds)}")
+        largest = largest_generations(work, speeds, made.window_seconds)
+        said.append(f"largest number of generations that fits: {'unknown' if largest is None else largest}")
     return said
 
 

@@ -181,9 +181,10 @@ def _entry(config: Mapping[str, Any], section: str, name: Any) -> Mapping[str, A
     found = config.get(section)
     entry = found.get(name) if isinstance(found, Mapping) else None
     if not isinstance(entry, Mapping):
-        raise ConfigError(
-            Problem(f"{section} has no entry {name!r}", key=f"finetuning.{_NAMED_BY.get(section, 'target_model')}")
-        )
+        said = "nothing is named here, so there is nothing to replace" if name is None else f"{section} has no entry {name!r}"
+        names = ", ".join(map(str, found)) if isinstance(found, Mapping) else ""
+        hint = f"entries of {section}: {names or 'none'}"
+        raise ConfigError(Problem(said, key=f"finetuning.{_NAMED_BY.get(section, 'target_model')}", hint=hint))
     return entry
 
 

@@ -61,7 +61,7 @@ def test_durations(text, seconds):
     assert seconds_of(duration(seconds), "--window") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "6 hours", "-1h", "0", "1m1h"])
+@pytest.mark.parametrize("text", ["", "h", "6 hours", "-1h", "0", "1m1h", "9" * 400])
 def test_what_is_no_duration(text):
     with pytest.raises(ConfigError, match="--window takes a duration"):
         seconds_of(text, "--window")
@@ -85,6 +85,21 @@ def test_given_speeds_need_no_model(capsys):
     plan = json.loads(capsys.readouterr().out)
     assert plan["collection_seconds"] == 350 * 16 * 16 * 8 / 4
     assert plan["left_seconds"] < 0
+
+
+def test_epochs_without_end_are_counted_and_not_walked_through(capsys):
+    config = str(ROOT / "configs" / "grpo_tic_tac_toe.yml")
+    endless = ["-o", f"finetuning.num_epochs={10**18}", "-o", "finetuning.validation=null"]
+    assert main(["plan", config, "--rollout-seconds", "8", "--json", *endless]) == 0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--rollout-seconds", "1e308"], ["--rollout-seconds", "nan"], ["--rollout-seconds", "1", "--measure", "3"]],
+)
+def test_speeds_that_say_nothing_are_refused(capsys, given):
+    assert main(["plan", str(ROOT / "configs" / "grpo_tic_tac_toe.yml"), *given]) == 2
+    assert given[-2] in capsys.readouterr().err
 
 
 def test_measured_speeds(tmp_path, capsys):

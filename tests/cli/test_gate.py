@@ -110,3 +110,10 @@ def test_junit(base, tmp_path):
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")
     assert "lower bound" in suite.find("testcase/failure").get("message")
     assert gate(base, "--junit", Path(tmp_path / "none" / "gate.xml")) == 8
+
+
+@pytest.mark.parametrize("option", ["--min-gain", "--min-value"])
+@pytest.mark.parametrize("bound", ["nan", "inf"])
+def test_a_bound_that_nothing_compares_with_lets_nothing_through(option, bound, better, capsys):
+    assert gate(better, option, bound) == ConfigError.exit_code
+    assert f"Invalid value for '{option}': expected a finite number" in capsys.readouterr().err

@@ -186,10 +186,40 @@ def test_a_model_of_ones_own(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["config.yml"]
 
 
-@pytest.mark.parametrize("arguments", [["{here}", "--model", "x"], ["nowhere.yml"], ["{list}"], ["{bad}"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["{here}", "--model", "x"],
+        ["nowhere.yml"],
+        ["{list}"],
+        ["{bad}"],
+        ["{newer}"],
+        ["{word}"],
+        ["{here}", "--to", "local", "--model", ""],
+    ],
+)
 def test_bad_arguments(tmp_path, arguments):
-    files = {"here": ART, "list": "- a\n", "bad": "a: [\n"}
+    files = {"here": ART, "list": "- a\n", "bad": "a: [\n", "newer": "config_version: 2\n", "word": "config_version: x\n"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert main(["migrate", *(a.format(**{name: tmp_path / name for name in files}) for a in arguments)]) == 2
     assert all((tmp_path / name).read_text() == text for name, text in files.items())
+
+
+def test_nothing_to_make_local_is_said(tmp_path, capsys):
+    path = tmp_path / "config.yml"
+    path.write_text("trainer_adapters: {here: {_type: x}}\n")
+    assert main(["migrate", str(path), "--to", "local"]) == 2
+    assert "finetuning.trainer_adapter: nothing is named here" in capsys.readouterr().err
+
+
+def test_line_ends_links_and_rights_stay(tmp_path):
+    path, link = tmp_path / "config.yml", tmp_path / "link.yml"
+    path.write_bytes(ART.replace("\n", "\r\n").encode())
+    path.chmod(0o640)
+    link.symlink_to(path.name)
+    assert main(["migrate", str(link)]) == 0
+    written = path.read_bytes()
+    assert written.count(b"\n") == written.count(b"\r\n") == written.count(b"\r")
+    assert b"config_version" in written
+    assert (link.is_symlink(), path.stat().st_mode & 0o777) == (True, 0o640)
