@@ -95,6 +95,18 @@ def test_rewards_are_gains_over_the_reference(loss):
     assert [one.reward_margin for one in after] == pytest.approx(want, abs=1e-4)
 
 
+def test_a_reference_that_is_held_anew_is_scored_anew():
+    with tiny_policy() as policy:
+        learner = learner_of(policy, reference=True)
+        scoring = PairScoring(policy, learner, settings())
+        asyncio.run(scoring.score(PAIRS))
+        with torch.no_grad():
+            for parameter in learner.weights.by_name.values():
+                parameter.mul_(0.7)
+        learner.reference.hold(1)
+        assert [one.reward_margin for one in asyncio.run(scoring.score(PAIRS))] == [0.0] * len(PAIRS)
+
+
 def test_without_a_reference_rewards_are_unknown():
     with tiny_policy() as policy:
         assert [one.reward_margin for one in scored(policy, PAIRS, reference=False)] == [None] * len(PAIRS)
