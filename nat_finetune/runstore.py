@@ -198,6 +198,20 @@ class RunStore:
                 raise OutputError(f"another process works on {self.folder}; wait for it or stop it") from None
             yield
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a process works on this run."""
+        import fcntl
+
+        try:
+            with (self.folder / ".lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # no process ever held it, or it can't be read: then it can't be said
+            return False
+        return False
+
     # ------------------------------------------------------------------------------------------------------ whole files
 
     def write_json(self, name: str, value: Any) -> None:

@@ -172,3 +172,11 @@ def test_old_checkpoints_go(store):
     store.keep_newest_checkpoints(1)
     assert [path.name for path in (store.folder / "checkpoints").iterdir()] == ["step-3"]
     assert list(store.new_checkpoint("step-3").iterdir()) == []
+
+
+def test_a_run_that_a_process_works_on_is_running(tmp_path):
+    store = RunStore.create(tmp_path / "run")
+    assert not RunStore(store.folder).is_running
+    with store.locked():
+        assert RunStore(store.folder).is_running
+    assert not RunStore(store.folder).is_running

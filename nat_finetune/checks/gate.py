@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ MOST_SHOWN = 5
 class GateRule:
     """What a model must show before it is promoted."""
 
-    metric: str
+    metric: str | None = None
+    """None: the run's primary metric."""
     min_gain: float = 0.0
     """The gain's lower bound must be above this; a negative one asks for "not much worse"."""
     min_value: float | None = None
@@ -60,13 +61,15 @@ def judge(run: Path, baseline: Path | None, rule: GateRule) -> GateVerdict:
     mine = _measured(run, "test-after")
     theirs = _measured(run, "test-before") if baseline is None else _measured(baseline, "test-after")
     named = f"{run.name} before training" if baseline is None else baseline.name
+    rule = replace(rule, metric=rule.metric or _primary(run, mine))
+    metric = str(rule.metric)
     for folder, result in ((run, mine), (baseline or run, theirs)):
-        if rule.metric not in result.scores:
+        if metric not in result.scores:
             known = ", ".join(result.scores)
-            raise ConfigError(Problem(f"metric {rule.metric!r} was not measured", file=str(folder), hint=f"there are: {known}"))
-    before, after = theirs.scores[rule.metric], mine.scores[rule.metric]
+            raise ConfigError(Problem(f"metric {metric!r} was not measured", file=str(folder), hint=f"there are: {known}"))
+    before, after = theirs.scores[metric], mine.scores[metric]
     _same_examples(run, set(after), baseline or run, set(before))
-    seed = derive_seed(0, "gate", rule.metric)
+    seed = derive_seed(0, "gate", metric)
     value = estimate(after, mine.clusters, seed=seed, confidence=rule.confidence)
     gain = paired_gain(before, after, mine.clusters, seed=seed, confidence=rule.confidence)
     return GateVerdict(rule, run.name, named, value, gain, tuple(_failures(rule, value, gain, named)))
@@ -93,6 +96,13 @@ def shown(found: Estimate, *, signed: bool = False) -> str:
     form = "+.4f" if signed else ".4f"
     mean, low, high = ("unknown" if x is None else format(x, form) for x in (found.mean, found.low, found.high))
     return f"{mean} [{low}, {high}] on {found.n} tasks"
+
+
+def _primary(run: Path, measured: EvalResult) -> str:
+    """The metric that the run's report speaks of, else the first that was measured."""
+    report: Any = RunStore(run).read_json("report.json") or {}
+    named = report.get("primary_metric")
+    return str(named) if named in measured.scores else next(iter(measured.scores))
 
 
 def _measured(folder: Path, name: str) -> EvalResult:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def gate(
     run: RunFolder,
-    metric: Annotated[str, typer.Option("--metric", help="the metric of the test set that decides")],
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="of the test set; left out: the run's primary one", show_default=False)
+    ] = None,
     baseline: Annotated[
         Path | None, typer.Option("--baseline", help="a run to beat; left out: the run's own base model", show_default=False)
     ] = None,
@@ -70,7 +72,7 @@ def _write(path: Path, verdict: GateVerdict) -> None:
     suite = ElementTree.Element(
         "testsuite", name="nat-finetune gate", tests="1", failures=str(int(not verdict.passed)), errors="0", skipped="0"
     )
-    case = ElementTree.SubElement(suite, "testcase", classname=f"gate.{verdict.run}", name=verdict.rule.metric)
+    case = ElementTree.SubElement(suite, "testcase", classname=f"gate.{verdict.run}", name=str(verdict.rule.metric))
     for failure in verdict.failures:
         ElementTree.SubElement(case, "failure", message=failure)
     try:

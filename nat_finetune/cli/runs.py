@@ -34,7 +34,7 @@ def runs(
 
 def _reports(folder: Path) -> list[dict[str, Any]]:
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such directory; give the --output-dir of your runs")
+        raise ConfigError(f"{folder}: no such directory; give the one that your runs are in (`run --output-dir`)")
     candidates = [folder] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
     return [_report(path) for path in candidates]
 
@@ -46,7 +46,7 @@ def _report(folder: Path) -> dict[str, Any]:
     report: dict[str, Any] | None = store.read_json("report.json")
     if report is not None:
         return report
-    outcome = f"unfinished: nat-finetune run --resume {folder}"
+    outcome = "running" if store.is_running else f"unfinished: nat-finetune run --resume {folder}"
     return {"run_id": folder.name, "exit_reason": outcome, "steps": [None] * store.state().steps_done, "metrics": {}}
 
 

@@ -47,7 +47,10 @@ def validate(
 
     registry = Registry.installed()
     environment = {**os.environ, **_declared(env or [])}
-    found = {str(path): _check(path, override or [], registry, environment, locked=locked) for path in configs}
+    locks = [path for path in configs if path.name.endswith((".lock.yml", ".lock.yaml"))]  # a pattern names them too
+    found = {
+        str(path): _check(path, override or [], registry, environment, locked=locked) for path in configs if path not in locks
+    }
     problems = {path: checked.problems for path, checked in found.items()}
     match format:
         case "json":
@@ -61,6 +64,8 @@ def validate(
         case "text":
             for path, checked in found.items():
                 _print(path, checked)
+            for lock in locks:
+                print(f"{lock}: a lock, not a config; --locked holds its config against it")
     if any(problems.values()):
         raise typer.Exit(ConfigError.exit_code)
 
@@ -75,13 +80,14 @@ def _declared(names: list[str]) -> dict[str, str]:
 
 
 def _check(path: Path, overrides: list[str], registry: Registry, environment: Mapping[str, str], *, locked: bool) -> Checked:
-    from nat_finetune.checks.lock import check_lock
     from nat_finetune.config.fit import resolved_algorithm
     from nat_finetune.config.load import load_config
 
     try:
         loaded = load_config(path, overrides, registry=registry, environment=environment)
         if locked:
+            from nat_finetune.checks.lock import check_lock
+
             asyncio.run(check_lock(loaded, registry))
     except ConfigError as error:
         return Checked(problems=list(error.problems))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -20,7 +20,8 @@ from nat_finetune.config.overrides import locate
 from nat_finetune.config.problems import find, shape_at
 from nat_finetune.config.resolved import REDACTED, is_secret
 from nat_finetune.config.schema import Slot
-from nat_finetune.config.shape import ROOT, Shape, spellings
+from nat_finetune.config.shape import ROOT, Shape, spellings, spots
+from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.registry import Kind, Registry
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", NoneType: "null"}
@@ -54,7 +55,10 @@ def explain(key: str, registry: Registry, loaded: LoadedConfig | None = None) ->
         ConfigError: there is no such key; names the nearest.
     """
     tree = loaded.tree if loaded is not None else every_component(registry)
-    path, shape = locate(tree, key, "explain", registry)
+    try:
+        path, shape = locate(tree, key, "explain", registry)
+    except ConfigError as error:
+        raise ConfigError([_with_places(problem, key, tree, registry) for problem in error.problems]) from None
     parent = shape_at(tree, path[:-1], registry) or ROOT
     field = _field(parent, find(tree, path[:-1]), str(path[-1]), registry)
     node = find(tree, path) if _stands(tree, path) else None
@@ -69,6 +73,18 @@ def explain(key: str, registry: Registry, loaded: LoadedConfig | None = None) ->
         honoured=_honoured(path, model, registry),
         keys=_keys(shape, node or Node({}, Mark("")), registry),
     )
+
+
+def _with_places(problem: Problem, key: str, tree: Node, registry: Registry) -> Problem:
+    """The problem with the places where a key of this name stands."""
+    name = key.rpartition(".")[2]
+    places: list[str] = []
+    for spot in spots(tree, registry):
+        if name in spot.shape.keys(spot.node, registry) and spot.path:
+            places.append(dotted((*spot.path, name)))
+    shown = ", ".join(dict.fromkeys(places[:4]))
+    hint = f"{name} is a key of {shown}" if shown else problem.hint
+    return replace(problem, hint=hint)
 
 
 def every_component(registry: Registry) -> Node:

@@ -98,6 +98,10 @@ def test_what_can_not_be_judged_is_refused(arguments, said, better, tmp_path, mo
     assert said in capsys.readouterr().err
 
 
+def test_without_a_metric_the_primary_one_decides(better):
+    assert main(["gate", str(better)]) == 0
+
+
 def test_an_unknown_metric_names_those_that_there_are(better, capsys):
     assert main(["gate", str(better), "--metric", "outcom"]) == ConfigError.exit_code
     assert "there are: outcome" in capsys.readouterr().err

@@ -56,6 +56,13 @@ def test_validate_several_files_says_all_that_is_wrong(configs, capsys):
     assert lines[5] == f"{configs}/no.yml: 1 problem"
 
 
+def test_a_lock_that_a_pattern_names_too_is_no_config(configs, capsys):
+    lock = configs / "good.lock.yml"
+    lock.write_text("lock_version: 1\n")
+    assert main(["validate", str(configs / "good.yml"), str(lock)]) == 0
+    assert "a lock, not a config" in capsys.readouterr().out
+
+
 def test_validate_as_json(configs, capsys):
     assert main(["validate", "--format", "json", str(configs / "good.yml"), str(configs / "bad.yml")]) == 2
     said = json.loads(capsys.readouterr().out)

@@ -68,3 +68,8 @@ def test_a_secret_is_not_shown(tmp_path):
 def test_an_unknown_key_names_the_nearest():
     with pytest.raises(ConfigError, match="num_epochs"):
         explain("finetuning.num_epoch", REGISTRY)
+
+
+def test_a_key_without_its_place_is_told_where_it_stands():
+    with pytest.raises(ConfigError, match=r"learning_rate is a key of trainer_adapters\.local_trainer_adapter\.learning_rate"):
+        explain("learning_rate", REGISTRY)

@@ -61,7 +61,7 @@ def _learning_rate(adapter: LocalTrainerAdapterConfig, sizes: Sizes, key: str) -
         why = ": it is one for all weights" if lora else ""
         message = f"{rate:g} hardly moves {what}{why}"
         yield warning("settings.learning-rate-low", message, f"try {2e-4 if lora else 1e-6:g}", f"{key}.learning_rate")
-    elif rate > high and (lora or not small):
+    elif rate > high and not small:
         why = "" if lora else ": it is one for adapters"
         size = "" if lora or sizes.parameters is None else f" of a model of {sizes.parameters / 1e6:,.0f} million parameters"
         fix = "try 2e-4" if lora else "try 1e-6 to 1e-5, or train an adapter: `lora: {rank: 16, alpha: 32}`"
