@@ -25,9 +25,10 @@ from nat_finetune.config.resolved import resolved_values
 from nat_finetune.config.schema import CONFIG_VERSION, Slot
 from nat_finetune.config.shape import Spot, spots
 from nat_finetune.data.keys import examples_digest
-from nat_finetune.errors import ConfigError, OutputError, Problem
+from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.local.source import resolve_source
 from nat_finetune.registry import Kind, Registry
+from nat_finetune.whole_file import write_whole
 
 LOCK_VERSION = 1
 PACKAGES = ("nat-finetune", "torch", "transformers", "tokenizers", "peft", "safetensors", "accelerate", "numpy", "pydantic")
@@ -72,10 +73,7 @@ def write_lock(path: Path, lock: Mapping[str, Any]) -> None:
     Raises:
         OutputError: it can't be written.
     """
-    try:
-        path.write_text(_HEAD + yaml.safe_dump(dict(lock), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path} can't be written: {error.strerror}") from error
+    write_whole(path, _HEAD + yaml.safe_dump(dict(lock), sort_keys=False, allow_unicode=True, width=120))
 
 
 def read_lock(path: Path) -> dict[str, Any]:

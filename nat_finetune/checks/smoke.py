@@ -20,10 +20,12 @@ from nat_finetune.compose import compose
 from nat_finetune.config.component import TrajectoryBuilderConfig
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import RunConfig
+from nat_finetune.data.signal import evaluator_failures
 from nat_finetune.errors import BackendError, ConfigError, NoTrainableSignal, Problem
 from nat_finetune.finetune import finetune, new_run, policy_of
 from nat_finetune.registry import Factory, Kind, Registration, Registry
 from nat_finetune.report.progress import NullProgress
+from nat_finetune.runstore import RunStore
 from nat_finetune.types import CandidateScored, Dropped, Example, Item, Rollout, Score
 
 EXAMPLES = 2
@@ -75,16 +77,26 @@ async def smoke(path: Path, overrides: list[str], registry: Registry, folder: Pa
     loaded = load_config(path, overrides, registry=registry)
     policy = write_byte_policy(folder / "policy")
     small = load_config(path, [*overrides, *_shrunk(loaded.config, policy)], registry=registry)
-    few, synthetic = first_examples(registry, EXAMPLES, records=RECORDS), False
+    few, synthetic, store = first_examples(registry, EXAMPLES, records=RECORDS), False, new_run(small, folder / "runs")
+    run = store.folder
     try:
-        report, run = await _run(small, few, folder / "runs")
+        report = await finetune(small, few, store, NullProgress())
     except NoTrainableSignal:
-        report, run = {"steps": []}, folder
+        if _no_evaluator_answers(store):
+            raise
+        report = {"steps": []}
     if not any(step.get("update") for step in report["steps"]):
         synthetic = True
         report, run = await _run(small, _with_synthetic_scores(few), folder / "runs")
     difference = await _reload(small, registry, run, folder / "exported")
     return SmokeResult(report, synthetic, difference, time.monotonic() - began)
+
+
+def _no_evaluator_answers(store: RunStore) -> bool:
+    """Whether evaluators fail and none says anything: synthetic scores would hide what ends the run."""
+    rollouts = [rollout for _, rollout in store.counted_rollouts()]
+    failed = any(evaluator_failures(rollout) for rollout in rollouts)
+    return failed and all(reward is None for rollout in rollouts for reward in rollout.rewards.values())
 
 
 async def _run(loaded: LoadedConfig, registry: Registry, folder: Path) -> tuple[dict[str, Any], Path]:

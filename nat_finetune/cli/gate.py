@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nat_finetune.cli.options import Json, RunFolder, finite
-from nat_finetune.errors import ConfigError, GateFailed, OutputError
+from nat_finetune.errors import ConfigError, GateFailed
+from nat_finetune.whole_file import write_whole
 
 if TYPE_CHECKING:
     from nat_finetune.checks.gate import GateVerdict
@@ -75,7 +76,4 @@ def _write(path: Path, verdict: GateVerdict) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=f"gate.{verdict.run}", name=str(verdict.rule.metric))
     for failure in verdict.failures:
         ElementTree.SubElement(case, "failure", message=failure)
-    try:
-        ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise OutputError(f"{path} can't be written: {error.strerror}") from error
+    write_whole(path, ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from os.path import realpath
 from pathlib import Path
-from shutil import copymode
 from typing import Annotated, Literal
 
 import typer
 
-from nat_finetune.errors import ConfigError, OutputError, Problem
+from nat_finetune.errors import ConfigError, Problem
+from nat_finetune.whole_file import write_whole
 
 
 def migrate(
@@ -58,7 +57,7 @@ def migrate(
         print(f"{config}: {len(edits)} changes to make" if edits else f"{config}: up to date")
         raise typer.Exit(1 if edits else 0)
     written = output or config
-    _write(written, rewrite(text, edits), newline)
+    write_whole(written, rewrite(text, edits), newline)
     print(f"{written}: written, {len(edits)} changes; check it with: nat-finetune validate {written}")
 
 
@@ -69,18 +68,3 @@ def _read(path: Path) -> tuple[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read: {error}") from None
     return text.replace("\r\n", "\n").replace("\r", "\n"), "\r\n" if "\r\n" in text else "\n"
-
-
-def _write(path: Path, text: str, newline: str) -> None:
-    """Whole or not at all: the text is written beside its place and renamed. A link stays one, and so do the rights."""
-    path = Path(realpath(path))
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        beside.write_text(text, encoding="utf-8", newline=newline)
-        if path.exists():
-            copymode(path, beside)
-        beside.replace(path)
-    except OSError as error:
-        if beside.exists():
-            beside.unlink()
-        raise OutputError(f"{path} can't be written: {error.strerror}") from error

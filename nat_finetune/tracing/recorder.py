@@ -49,10 +49,16 @@ class Recorder:
             return tuple(self._events[seq] for seq in sorted(self._events))
 
 
+_LONGEST_INTEGER = 14_000
+"""Bits: Python neither writes nor reads more than 4300 decimal digits."""
+
+
 def plain(value: Any) -> Any:
     """A JSON-able picture of a value: what is not JSON is shown by its `repr`."""
     if isinstance(value, str):
         return writable(value)
+    if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER:
+        return hex(value)
     if value is None or isinstance(value, int | float | bool):
         return value
     if is_dataclass(value) and not isinstance(value, type):

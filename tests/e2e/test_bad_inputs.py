@@ -112,6 +112,13 @@ def test_what_hangs_is_given_up(folder, capsys, key, code):
 def test_an_output_of_any_kind_is_kept_as_text(folder):
     assert run("workflow.mode=odd_output") == 0
     assert r"half a pair: \\ud800" in (only_run(folder) / "events.jsonl").read_text()
+    exported = ["export-data", str(only_run(folder)), "--format", "trl", "--items", "rollouts", "--validation-share", "0"]
+    assert main(exported) == 0  # it can be read again
+
+
+def test_synthetic_scores_do_not_hide_an_evaluator_that_only_fails(folder, capsys):
+    assert main(["smoke", "c.yml", "-o", "eval.evaluators.score.mode=raises"]) == 4
+    assert "such as: ZeroDivisionError: evaluator score: no games" in capsys.readouterr().err
 
 
 def test_a_clean_up_that_fails_loses_nothing(folder, capsys):
