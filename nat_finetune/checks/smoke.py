@@ -94,7 +94,7 @@ async def smoke(path: Path, overrides: list[str], registry: Registry, folder: Pa
 
 def _no_evaluator_answers(store: RunStore) -> bool:
     """Whether evaluators fail and none says anything: synthetic scores would hide what ends the run."""
-    rollouts = [rollout for _, rollout in store.counted_rollouts()]
+    rollouts = [rollout for _, rollout in store.rollouts() if rollout is not None]  # also those of a step to be collected anew
     failed = any(evaluator_failures(rollout) for rollout in rollouts)
     return failed and all(reward is None for rollout in rollouts for reward in rollout.rewards.values())
 
