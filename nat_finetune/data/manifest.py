@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,3 +62,18 @@ def read_manifest(path: Path) -> Manifest:
     except (DataError, ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise DataError(f"finetuning.split.manifest: {path} is no split: {why}") from None
+
+
+def manifest_for(path: Path, keys: Collection[str]) -> Manifest:
+    """The manifest in a file, for rows with these keys.
+
+    Raises:
+        DataError: there is none, it is none, or it knows no such row: then the split would be a new one, with no word about it.
+    """
+    manifest = read_manifest(path)
+    if not any(key in manifest.sides for key in keys):
+        raise DataError(
+            f"finetuning.split.manifest: {path} knows none of the {len(keys):,} examples: it is another dataset's, or their "
+            "ids have changed (1 and '1' are two ids)"
+        )
+    return manifest

@@ -13,7 +13,7 @@ from nat_finetune.compose import Composition, record_dataset_of
 from nat_finetune.config.held_out import HELD_OUT
 from nat_finetune.config.schema import EvaluationConfig, RunConfig, SplitConfig
 from nat_finetune.data.keys import example_key
-from nat_finetune.data.manifest import Manifest, read_manifest
+from nat_finetune.data.manifest import Manifest, manifest_for
 from nat_finetune.data.pair_splits import pair_rows
 from nat_finetune.data.splits import SIDES, Leak, Row, Side, Tie, assign, clusters, leaks, ties
 from nat_finetune.errors import ConfigError, DataError, Problem
@@ -106,7 +106,8 @@ async def load_data(config: RunConfig, parts: Composition, kept: Manifest | None
     dropped: list[Dropped] = []
     manifest = pairs.manifest
     if parted:
-        kept = kept or (read_manifest(Path(split.manifest)) if split.manifest else None)
+        if kept is None and split.manifest is not None:
+            kept = manifest_for(Path(split.manifest), [row.key for row in rows])
         manifest, dropped = _part(loaded, rows, found, split, finetuning.seed, kept)
         notes.append(_split_note(loaded, split, kept))
         warnings += [f"{drop.example_id!r} is left out: {drop.detail}" for drop in dropped[:_SHOWN]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nat_finetune.data.manifest import Manifest, read_manifest
+from nat_finetune.data.manifest import Manifest, manifest_for, read_manifest
 from nat_finetune.data.splits import Row, assign, clusters, leaks, ties
 from nat_finetune.errors import DataError
 
@@ -145,3 +145,11 @@ def test_what_is_no_manifest_is_said(tmp_path, text, message):
 def test_a_missing_manifest_is_said(tmp_path):
     with pytest.raises(DataError, match="No such file"):
         read_manifest(tmp_path / "none.json")
+
+
+def test_a_manifest_of_another_dataset_is_refused(tmp_path):
+    path = tmp_path / "split.json"
+    path.write_text('{"version": 1, "train": ["1", "2"], "validation": [], "test": ["3"]}', encoding="utf-8")
+    assert manifest_for(path, ['"3"', '"4"']).sides['"3"'] == "test"
+    with pytest.raises(DataError, match="knows none of the 3 examples"):
+        manifest_for(path, ["1", "2", "3"])
