@@ -16,7 +16,7 @@ from pathlib import Path
 from nat_finetune.compose import Composition
 from nat_finetune.config.held_out import HELD_OUT, HeldOutSide, held_out_settings, share
 from nat_finetune.config.schema import PAIR_METRICS, RunConfig, SplitConfig
-from nat_finetune.data.manifest import Manifest, read_manifest
+from nat_finetune.data.manifest import Manifest, manifest_for
 from nat_finetune.data.pair_splits import pair_clusters, pair_key, split_pairs
 from nat_finetune.data.splits import SIDES, SplitBy
 from nat_finetune.errors import ConfigError, DataError, Problem
@@ -82,9 +82,10 @@ async def load_pairs(config: RunConfig, parts: Composition, kept: Manifest | Non
 
 def _part(source: RecordSource, config: RunConfig, kept: Manifest | None) -> PairData:
     split, seed = _split(config), config.finetuning.seed
-    kept = kept or (read_manifest(Path(split.manifest)) if split.manifest else None)
-    sides = kept.sides if kept is not None else None
     pairs, _ = _read(source)
+    if kept is None and split.manifest:
+        kept = manifest_for(Path(split.manifest), {pair_key(pair) for pair in pairs})
+    sides = kept.sides if kept is not None else None
     shares = {"validation": split.validation, "test": split.test}
     made = split_pairs(pairs, **shares, by=split.by, threshold=split.threshold, seed=seed, kept=sides)
     by_side = {"train": made.train, "validation": made.validation, "test": made.test}

@@ -145,6 +145,13 @@ def test_an_export_holds_the_same_pairs_out(folder):
     assert boards("same/validation.jsonl") == {f"board {int(record.split(':')[1]) - 1}" for record in looked_at}
 
 
+def test_a_manifest_of_other_records_is_refused(folder, capsys):
+    (folder / "other.json").write_text(json.dumps({"train": ["a"], "validation": ["b"], "test": ["c"]}))
+    configure(folder, split={"validation": 0.2, "test": 0.3, "manifest": "other.json"})
+    assert main(["run", "c.yml"]) == 3
+    assert "it is another dataset's" in capsys.readouterr().err
+
+
 def test_a_resumed_run_holds_the_same_pairs_out(folder, monkeypatch):
     configure(folder, split={"test": 0.3}, num_epochs=2)
     with monkeypatch.context() as broken:
