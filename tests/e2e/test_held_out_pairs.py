@@ -146,7 +146,7 @@ def test_an_export_holds_the_same_pairs_out(folder):
 
 
 def test_a_manifest_of_other_records_is_refused(folder, capsys):
-    (folder / "other.json").write_text(json.dumps({"train": ["a"], "validation": ["b"], "test": ["c"]}))
+    (folder / "other.json").write_text(json.dumps({"version": 1, "train": ["a"], "validation": ["b"], "test": ["c"]}))
     configure(folder, split={"validation": 0.2, "test": 0.3, "manifest": "other.json"})
     assert main(["run", "c.yml"]) == 3
     assert "it is another dataset's" in capsys.readouterr().err
