@@ -56,8 +56,10 @@ class SmokeResult:
         for row in self.report["ledger"]["rows"]:
             ledger[row["bucket"]] += row["tokens"]
         scores = "synthetic scores (real ones left nothing to train on)" if self.synthetic else "real scores"
+        failed = step["failed"]["policy"]
+        short = f"; {failed} ended in a failure of the policy: what your code does after it was not run" if failed else ""
         return [
-            f"rollouts: {step['rollouts']}, {self.report['ledger']['calls']} model calls recorded",
+            f"rollouts: {step['rollouts']}, {self.report['ledger']['calls']} model calls recorded{short}",
             f"items: {step['kept']} kept of {scores}",
             f"tokens: {', '.join(f'{count} {bucket}' for bucket, count in ledger.items()) or 'none sampled'}",
             f"update: {step['tokens']['trained']} tokens trained, loss {step['update'].get('loss', float('nan')):.4g}",
