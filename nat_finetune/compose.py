@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nat_finetune.config.component import ComponentConfig, EvalDatasetBaseConfig
 from nat_finetune.config.fit import check_fit
-from nat_finetune.config.schema import RunConfig, WeightedRewardConfig
+from nat_finetune.config.schema import WORKFLOW, RunConfig, WeightedRewardConfig
 from nat_finetune.data.keys import require_unique
 from nat_finetune.errors import BackendError, ConfigError, DataError, Problem, Stage, StageError, boundary
 from nat_finetune.interfaces import Evaluator, RecordBuilder, RecordLoader, Trainer, TrainerAdapter, TrajectoryBuilder
@@ -21,8 +21,6 @@ from nat_finetune.types import Example, RewardCondition, RewardTerm, Target
 
 if TYPE_CHECKING:
     from nat_finetune.local.policy import LocalPolicy
-
-WORKFLOW = "<workflow>"
 
 
 class Composition:

@@ -204,7 +204,9 @@ def test_a_folder_that_is_there_is_not_touched(run, capsys):
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_nothing_is_left_of_an_export_that_fails_half_way(run, monkeypatch, error):
-    def full(self, line, calls=[]):  # noqa: B006 the count outlives a call
+    calls = []
+
+    def full(self, line):
         calls.append(line)
         if len(calls) == 5:
             raise error

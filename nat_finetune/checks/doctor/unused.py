@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from nat_finetune.checks.doctor.chosen import References, sections_of, target_llm_of
 from nat_finetune.checks.doctor.finding import Finding, error, note, warning
-from nat_finetune.compose import WORKFLOW, target_of
-from nat_finetune.config.schema import RunConfig
+from nat_finetune.compose import target_of
+from nat_finetune.config.schema import WORKFLOW, RunConfig
 
 _ROOT = ("workflow", "workflow")
 _ALTERNATIVES = frozenset({"evaluators", "trajectory_builders", "trainer_adapters", "trainers"})
