@@ -7,7 +7,10 @@
     │   └── UntrustedReward           4   the reward fails on known answers, or disagrees with reviewers
     ├── RolloutFailureLimit           5   too many rollouts failed
     ├── BackendError                  6   the model, the trainer or a service failed
-    │   └── AgreementError            6   sampler and trainer disagree about the same weights
+    │   ├── AgreementError            6   sampler and trainer disagree about the same weights
+    │   ├── ServiceError              6   a service did not answer, or not as asked
+    │   ├── OutOfReach                6   a job can't be watched any more: too many failures in a row
+    │   └── JobGoesOn                 7   a job has not ended in time; the message says how to re-attach
     ├── Detached                      7   a job goes on elsewhere; the message says how to re-attach
     ├── OutputError                   8   the run folder can't be written (disk full, no permission)
     ├── GateFailed                    9   a model may not be promoted: it did not show the gain that was asked for
@@ -103,10 +106,34 @@ class BackendError(NatFinetuneError, RuntimeError):
     """Raised when a model can't be loaded, an update fails or a service refuses."""
 
     exit_code = 6
+    transient: bool = False
+    """Whether the same question may have an answer the next time."""
 
 
 class AgreementError(BackendError):
     """Raised when sampler and trainer give different logprobs for the same tokens at the same weights."""
+
+
+class ServiceError(BackendError):
+    """Raised when a request to a service failed."""
+
+    def __init__(self, message: str, *, status: int | None = None, body: str = "", transient: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        """None: there was no whole answer, and the request may or may not have been processed."""
+        self.body = body
+        """What was answered, without secrets."""
+        self.transient = transient
+
+
+class OutOfReach(BackendError):
+    """Raised when a job could not be asked about several times in a row; it may still run."""
+
+
+class JobGoesOn(BackendError):
+    """Raised when a job has not ended by the timeout; it still runs."""
+
+    exit_code = 7
 
 
 class Detached(NatFinetuneError):

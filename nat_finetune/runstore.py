@@ -223,6 +223,15 @@ class RunStore:
         path = self.folder / name
         return _parsed(path.read_bytes(), path) if path.is_file() else None
 
+    def read_as(self, name: str, kind: type[T]) -> T | None:
+        """Read a JSON file as a dataclass of `kind`; None where there is none.
+
+        Raises:
+            OutputError: it holds something else.
+        """
+        value = self.read_json(name)
+        return None if value is None else _as(kind, value, self.folder / name)
+
     def write_text(self, name: str, text: str) -> None:
         """Write a text file in one piece.
 
@@ -245,8 +254,7 @@ class RunStore:
 
     def state(self) -> RunState:
         """The last committed state."""
-        value = self.read_json("state.json")
-        return RunState() if value is None else _as(RunState, value, self.folder / "state.json")
+        return self.read_as("state.json", RunState) or RunState()
 
     def commit(self, state: RunState) -> None:
         """Make `state` the truth, with the logs as they are now."""
@@ -300,8 +308,7 @@ class RunStore:
 
     def evaluation(self, name: str) -> EvalResult | None:
         """A kept evaluation, None where there is none."""
-        value = self.read_json(f"evaluations/{name}.json")
-        return None if value is None else _as(EvalResult, value, self.folder / "evaluations" / f"{name}.json")
+        return self.read_as(f"evaluations/{name}.json", EvalResult)
 
     def save_update(self, step: int, result: UpdateResult) -> None:
         """Keep what an update did."""
@@ -309,8 +316,7 @@ class RunStore:
 
     def update_result(self, step: int) -> UpdateResult | None:
         """What the update of a step did, None where it was not done."""
-        value = self.read_json(f"updates/{step:05d}.json")
-        return None if value is None else _as(UpdateResult, value, self.folder / "updates" / f"{step:05d}.json")
+        return self.read_as(f"updates/{step:05d}.json", UpdateResult)
 
     # ------------------------------------------------------------------------------------------------------- checkpoints
 

@@ -670,6 +670,13 @@ class TrainingJobStatus:
     progress: float | None = None
     """Share done, 0 to 1; None if unknown."""
     message: str = ""
+    """The backend's reason, or what it is at."""
+    backend_state: str = ""
+    """The backend's own word for the state."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The last losses that the backend tells."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """What else it says; JSON-able, no secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,11 +684,11 @@ class UpdateResult:
     """What one update did."""
 
     policy: PolicyRef
-    tokens_trained: int
-    """Tokens whose gradient was not zero by construction."""
-    tokens_masked: int
+    tokens_trained: int | None
+    """Tokens whose gradient was not zero by construction; None, as below: the backend does not say."""
+    tokens_masked: int | None
     """Trainable tokens whose advantage was exactly 0."""
-    optimiser_steps: int
+    optimiser_steps: int | None
     metrics: Mapping[str, float]
     """Means over the update: `loss`, `grad_norm`, `clip_fraction`, `kl`, ... (docs/algorithms.md)."""
     seconds: float
@@ -689,6 +696,9 @@ class UpdateResult:
     """The same metrics for each optimiser step."""
     reward_shares: Mapping[str, float] = field(default_factory=dict)
     """By reward: its share of what moved the advantages, summing to 1; empty where there is one reward."""
+    backend: Mapping[str, Any] = field(default_factory=dict)
+    """What another process or service did, for the report: `service`, `job_id`, `hosts`, `output_model`, `status`, `losses`,
+    `best_epoch`, `deployment`, `checkpoint`, `commands` (to go on), `logs` (last lines), ... JSON-able, no secrets."""
 
 
 @dataclass(frozen=True, slots=True)

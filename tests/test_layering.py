@@ -13,7 +13,14 @@ from tests.source_tree import FOLDERS, ROOT, Module, imports, modules
 LAYERS: tuple[set[str], ...] = (
     {"types", "errors", "whole_file"},  # 0: the words
     {"algorithms", "data", "config", "registry"},  # 1: pure
-    {"interfaces", "answers", "tracing", "runstore", "local"},  # 2: the seams, and the torch room
+    {
+        "interfaces",
+        "answers",
+        "tracing",
+        "runstore",
+        "remote",
+        "local",
+    },  # 2: the seams, what remote backends share, the torch room
     {"builders", "trainers", "adapters", "evaluators", "datasets", "llms", "strategies"},  # 3: chosen by name in YAML
     # 4: the story of a run
     {

@@ -18,7 +18,17 @@ from pydantic import BaseModel
 from tests.source_tree import ROOT
 
 LIST = ROOT / "tests" / "public_api.txt"
-MODULES = ("registry", "config.component", "interfaces", "types", "errors", "tracing", "testing", "testing.conformance")
+MODULES = (
+    "registry",
+    "config.component",
+    "interfaces",
+    "types",
+    "errors",
+    "tracing",
+    "remote.interfaces",
+    "testing",
+    "testing.conformance",
+)
 
 
 def written() -> str:

@@ -172,6 +172,8 @@ class TrainerAdapterConfig(ComponentConfig):
     """Config of an entry of `trainer_adapters`."""
 
     needs_local_model: ClassVar[bool] = False
+    remote: ClassVar[bool] = False
+    """Whether its jobs outlive this process (`remote.interfaces.RemoteAdapter`)."""
     keeps_weights: ClassVar[bool] = False
     """Whether it can imitate the chosen completions of pairs, hold preferences against the policy of an earlier round, and
     score pairs that are held out (`interfaces.PairScorer`)."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from nat_finetune.errors import BackendError
 from nat_finetune.interfaces import ChatReply
+from nat_finetune.remote.secrets import snippet
 from nat_finetune.types import FinishReason, Message, SamplingParams
 
 _REASONS = {
@@ -99,7 +100,7 @@ def read_reply(text: str, sampling: SamplingParams, *, where: str, needs_ids: bo
     """
     completion = _parse(text, where, secret)
     if not completion.choices:
-        raise BackendError(f"{where} answered without a choice: {snippet(text, secret)}")
+        raise BackendError(f"{where} answered without a choice: {snippet(text, [secret])}")
     choice = completion.choices[0]
     reason = _REASONS.get(choice.finish_reason or "")
     if reason is None:
@@ -144,13 +145,5 @@ def _parse(text: str, where: str, secret: str | None) -> _Completion:
         place = ".".join(str(part) for part in first["loc"])
         raise BackendError(
             f"{where} answered with something that is no chat completion ({place + ': ' if place else ''}{first['msg']}): "
-            f"{snippet(text, secret)}"
+            f"{snippet(text, [secret])}"
         ) from None
-
-
-def snippet(text: str, secret: str | None, length: int = 300) -> str:
-    """The beginning of an answer, for a message, without the secret where the answer repeats it."""
-    line = " ".join(text.split())
-    if secret:
-        line = line.replace(secret, "[key]")
-    return line if len(line) <= length else f"{line[:length]}… ({len(text):,} characters)"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 
@@ -16,7 +17,8 @@ from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, ChatReply
 from nat_finetune.llms.completions import read_reply, request_body, served_model
 from nat_finetune.registry import register_llm_provider
-from nat_finetune.types import Message, SamplingParams
+from nat_finetune.remote.secrets import checked_key
+from nat_finetune.types import Message, PolicyRef, SamplingParams
 
 if TYPE_CHECKING:
     from nat_finetune.llms.endpoint import Endpoint
@@ -89,7 +91,7 @@ class OpenAILLMConfig(LLMBaseConfig, name="openai"):
     @field_validator("api_key")
     @classmethod
     def _key_fits_a_header(cls, value: SecretStr | None) -> SecretStr | None:
-        return None if value is None else SecretStr(_checked_key(value.get_secret_value(), "the key"))
+        return None if value is None else SecretStr(checked_key(value.get_secret_value(), "the key"))
 
     @model_validator(mode="after")
     def _one_place_for_each_setting(self) -> Self:
@@ -153,6 +155,8 @@ class OpenAIChatModel:
         self.name = name
         self._config = config
         self._endpoint = endpoint
+        self._model = config.model_name
+        self._policy: PolicyRef | None = None
         self._sampling = config.sampling()
         self._limit_key = "max_completion_tokens" if "max_completion_tokens" in config.extra_body else "max_tokens"
         self._set = frozenset(name for name in ("temperature", "top_p", "seed") if name in config.model_fields_set)
@@ -178,8 +182,16 @@ class OpenAIChatModel:
             "stop": tuple(stop) if stop is not None else None,
             "seed": self._seed(seed),
         }
+        policy = self._policy
         text, sampling = await self._post(messages, tools, given)
-        return self._read(text, sampling)
+        return replace(self._read(text, sampling), policy=policy)
+
+    def served_at(self, *, base_url: str | None, model: str, api_key: str | None, policy: PolicyRef) -> None:
+        """As `remote.interfaces.ServedChatModel.served_at`."""
+        self._model, self._policy = model, policy
+        here = self._endpoint.target
+        url = here if base_url is None else chat_url(base_url)
+        self._endpoint.move(url, api_key or (self._endpoint.key if same_origin(url, here) else None))
 
     async def probe(self, prompt: str, *, max_tokens: int) -> tuple[ChatReply, str | None]:
         """One small request: the reply, and the name of the model that the endpoint says has answered.
@@ -197,7 +209,7 @@ class OpenAIChatModel:
         settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         sampling = replace(self._sampling, **settings)
         body = self._config.asked() | request_body(
-            self._config.model_name, messages, sampling, sent=self._set | settings.keys(), limit_key=self._limit_key
+            self._model, messages, sampling, sent=self._set | settings.keys(), limit_key=self._limit_key
         )
         if tools:
             body["tools"] = [dict(tool) for tool in tools]
@@ -221,15 +233,16 @@ class OpenAIChatModel:
 @register_llm_provider(config_type=OpenAILLMConfig)
 async def openai_llm(config: OpenAILLMConfig, builder: Builder) -> AsyncIterator[OpenAIChatModel]:
     """Open a client for the endpoint; close it at the end of the run."""
-    from nat_finetune.llms.endpoint import Endpoint, RetryPolicy
+    from nat_finetune.llms.endpoint import Endpoint
+    from nat_finetune.remote.sending import RetryPolicy
 
     base = config.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
     key = (config.api_key.get_secret_value() if config.api_key else "") or os.environ.get("OPENAI_API_KEY", "")
     if not key and base == OPENAI_URL:
         raise ConfigError(f"llms.{builder.entry_name} has no api_key, and OPENAI_API_KEY is not set: {OPENAI_URL} needs one")
     endpoint = Endpoint(
-        f"{base.rstrip('/')}/chat/completions",
-        key=_checked_key(key, "OPENAI_API_KEY") or None,
+        chat_url(base),
+        key=checked_key(key, "OPENAI_API_KEY") or None,
         timeout=config.request_timeout or DEFAULT_TIMEOUT,
         retry=RetryPolicy(
             connection=config.max_retries,
@@ -246,9 +259,11 @@ async def openai_llm(config: OpenAILLMConfig, builder: Builder) -> AsyncIterator
         await endpoint.close()
 
 
-def _checked_key(key: str, what: str) -> str:
-    """The key without white space around it; refused, without showing it, where it can't stand in a header."""
-    key = key.strip()
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(f"{what} holds characters that can't stand in an HTTP header")
-    return key
+def chat_url(base_url: str) -> str:
+    """Where an endpoint takes chat completions."""
+    return f"{base_url.rstrip('/')}/chat/completions"
+
+
+def same_origin(url: str, other: str) -> bool:
+    """Whether a key that was given for one may be shown to the other: same scheme, host and port."""
+    return urlsplit(url)[:2] == urlsplit(other)[:2]

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from nat_finetune.errors import BackendError
-from nat_finetune.llms.endpoint import FIRST_WAIT, LONGEST_WAIT, Endpoint, RetryPolicy
+from nat_finetune.llms.endpoint import Endpoint
+from nat_finetune.remote.sending import FIRST_WAIT, LONGEST_WAIT, RetryPolicy
 from tests.fixtures.endpoint import Answer, endpoint_server
 
 KEY = "sk-very-secret-key"

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from nat_finetune.errors import BackendError, ConfigError
 from nat_finetune.interfaces import ChatModel
 from nat_finetune.llms.openai import OpenAILLMConfig, openai_llm
-from nat_finetune.types import FinishReason
+from nat_finetune.remote.interfaces import ServedChatModel
+from nat_finetune.types import FinishReason, PolicyRef
 from tests.fixtures.endpoint import Answer, endpoint_server
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -286,3 +287,24 @@ async def test_retries_are_the_configs(keys, attempts):
             await (await anext(made)).chat(HELLO)
         await made.aclose()
     assert len(server.asked) == attempts
+
+
+# --------------------------------------------------------------------------------------------------- a model that is trained
+
+
+async def test_from_the_training_on_calls_go_to_the_trained_model_and_are_its_own():
+    async with chatting(api_key="sk-first-key") as (model, server), endpoint_server(Answer(completion())) as elsewhere:
+        assert isinstance(model, ServedChatModel)
+        assert (await model.chat(HELLO)).policy is None
+        first, second = PolicyRef("judge", 1), PolicyRef("judge", 2)
+        model.served_at(base_url=None, model="m@1", api_key=None, policy=first)
+        assert (await model.chat(HELLO)).policy == first
+        model.served_at(base_url=f"{elsewhere.url}/", model="m@2", api_key=None, policy=second)
+        assert (await model.chat(HELLO)).policy == second
+        model.served_at(base_url=None, model="m@2", api_key="sk-second-key", policy=second)
+        await model.chat(HELLO)
+    assert [asked.body["model"] for asked in server.asked] == ["m", "m@1"]
+    assert [asked.headers["authorization"] for asked in server.asked] == ["Bearer sk-first-key"] * 2
+    assert [asked.path for asked in elsewhere.asked] == ["/v1/chat/completions"] * 2
+    assert "authorization" not in elsewhere.asked[0].headers  # the key was given for another host
+    assert elsewhere.asked[1].headers["authorization"] == "Bearer sk-second-key"

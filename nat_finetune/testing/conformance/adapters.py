@@ -176,7 +176,7 @@ def _once(case: AdapterCase) -> Iterator[str]:
             problems.append(f"wait returned while the job is {status.state.value}: {status.message}")
         if result.policy.version != 1:
             problems.append(f"one update makes version 1 of the policy, found version {result.policy.version}")
-        if result.tokens_trained <= 0 or result.optimiser_steps <= 0:
+        if 0 in (result.tokens_trained, result.optimiser_steps):
             problems.append(f"trained {result.tokens_trained} tokens in {result.optimiser_steps} steps: nothing was trained")
         if not isinstance(await adapter.logs(first), list):
             problems.append("logs must be a list of lines")
@@ -218,7 +218,7 @@ def _cancels(case: AdapterCase) -> Iterator[str]:
                 return [f"a cancelled update made version {bench.policy.version} of the policy"]
         adapter.load_state(case.folder / "before-cancel")
         result = await _train(adapter, await bench.collection(case.kind, step=1))
-        return [] if result.tokens_trained else ["after a cancelled update and load_state it trains nothing"]
+        return [] if result.tokens_trained != 0 else ["after a cancelled update and load_state it trains nothing"]
 
     yield from case.with_adapter(look)
 

@@ -1,0 +1,46 @@
+"""What a backend outside this process offers beside `nat_finetune.interfaces`."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from nat_finetune.interfaces import ChatModel, TrainerAdapter
+from nat_finetune.types import JobSpec, PolicyRef, TrainingJobRef
+
+
+@runtime_checkable
+class RemoteAdapter(TrainerAdapter, Protocol):
+    """A trainer adapter whose jobs outlive the process; its config says `remote = True`.
+
+    Any process may ask about a job by its `TrainingJobRef` alone. `submit` looks for the job first (`find`), or gives the
+    backend `spec.key` in a form that it refuses twice: what was sent once is never sent again. A transient failure of `submit`
+    is raised as it is: the next attempt asks `find`.
+    """
+
+    async def find(self, spec: JobSpec) -> TrainingJobRef | None:
+        """The job that any process has submitted under `spec.key`; None: there is none, submitting is safe.
+
+        Raises:
+            BackendError: the backend can't be asked.
+        """
+
+    def serving(self) -> bool:
+        """Whether the workflow's calls of the target model reach the policy of the last result.
+
+        Where not, the trained model is not measured, and the report says so.
+        """
+
+
+@runtime_checkable
+class ServedChatModel(ChatModel, Protocol):
+    """A chat model behind an endpoint that can be pointed at another model: the one that was trained."""
+
+    def served_at(self, *, base_url: str | None, model: str, api_key: str | None, policy: PolicyRef) -> None:
+        """From the next call on, ask for `model` there, and record the calls as that policy's.
+
+        Args:
+            base_url: up to and with `/v1`; None: where it is.
+            model: the name under which the policy is served.
+            api_key: None: as before, but none where the origin is another.
+            policy: what the calls are recorded as.
+        """
