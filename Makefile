@@ -54,7 +54,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@'$(PYTHON)' -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo '$(PYTHON) cannot make virtual environments: its venv or ensurepip module is missing (Debian and Ubuntu: apt-get install python3-venv).' >&2; exit 1; }
 	[ -x '$(BIN)/python' ] || '$(PYTHON)' -m venv '$(VENV)'
-	$(BIN)/python -m pip install --quiet --only-binary :all: --constraint constraints.txt --editable '.[dev,gguf,parquet,splits,test-servers]'
+	$(BIN)/python -m pip install --quiet --only-binary :all: --constraint constraints.txt --editable '.[dev,gguf,parquet,serve,splits]'
 	@touch '$@'
 
 # ------------------------------------------------------------------------------------------------------------------- demo

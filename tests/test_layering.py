@@ -33,6 +33,8 @@ LAYERS: tuple[set[str], ...] = (
         "preflight",
         "finetune",
         "rollout_service",
+        "served_rollouts",
+        "rollout_server",
         "evaluate",
         "exports",
     }

@@ -28,6 +28,7 @@ from nat_finetune.cli.plan import plan
 from nat_finetune.cli.run import run
 from nat_finetune.cli.runs import runs
 from nat_finetune.cli.schema import schema
+from nat_finetune.cli.serve_rollouts import serve_rollouts
 from nat_finetune.cli.smoke import smoke
 from nat_finetune.cli.validate import validate
 from nat_finetune.errors import NatFinetuneError
@@ -59,6 +60,7 @@ app.command("eval")(evaluate)
 app.command("export")(export)
 app.command("export-data")(export_data)
 app.command("runs")(runs)
+app.command("serve-rollouts")(serve_rollouts)
 app.command("gate")(gate)
 
 

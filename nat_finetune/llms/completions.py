@@ -88,11 +88,19 @@ def _wire_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {**call, "function": {**function, "arguments": json.dumps(function.get("arguments", {}), ensure_ascii=False)}}
 
 
-def read_reply(text: str, sampling: SamplingParams, *, where: str, needs_ids: bool, secret: str | None = None) -> ChatReply:
+def read_reply(
+    text: str,
+    sampling: SamplingParams,
+    *,
+    where: str,
+    needs_ids: bool,
+    as_sampled: bool = False,
+    secret: str | None = None,
+) -> ChatReply:
     """What an endpoint answered; `secret` is never shown.
 
     Tool calls, roles and the finish reason stay as they came. Logprobs are kept where temperature is 1: at another one, what
-    endpoints return is not the logprob of the distribution that was sampled.
+    endpoints return is not the logprob of the distribution that was sampled, unless they are known to (`as_sampled`).
 
     Raises:
         BackendError: no JSON, not a completion, a finish reason that is none of the protocol's, or ids and logprobs that don't
@@ -111,7 +119,8 @@ def read_reply(text: str, sampling: SamplingParams, *, where: str, needs_ids: bo
     ids = tuple(choice.token_ids) if choice.token_ids is not None else None
     prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else completion.prompt_token_ids
     content = choice.logprobs.content if choice.logprobs is not None else None
-    logprobs = tuple(token.logprob for token in content) if content is not None and sampling.temperature == 1.0 else None
+    sampled = as_sampled or sampling.temperature == 1.0
+    logprobs = tuple(token.logprob for token in content) if content is not None and sampled else None
     if needs_ids and (ids is None or prompt is None):
         raise BackendError(
             f"{where} returned no token ids although `return_token_ids` is set: it needs a server that knows this key (vLLM)"

@@ -151,8 +151,9 @@ class OpenAILLMConfig(LLMBaseConfig, name="openai"):
 class OpenAIChatModel:
     """An entry of `llms` behind an endpoint."""
 
-    def __init__(self, name: str, config: OpenAILLMConfig, endpoint: Endpoint) -> None:
+    def __init__(self, name: str, config: OpenAILLMConfig, endpoint: Endpoint, *, logprobs_as_sampled: bool = False) -> None:
         self.name = name
+        self._logprobs_as_sampled = logprobs_as_sampled
         self._config = config
         self._endpoint = endpoint
         self._model = config.model_name
@@ -217,7 +218,14 @@ class OpenAIChatModel:
 
     def _read(self, text: str, sampling: SamplingParams) -> ChatReply:
         needs_ids = self._config.return_token_ids
-        return read_reply(text, sampling, where=self._where, needs_ids=needs_ids, secret=self._endpoint.key)
+        return read_reply(
+            text,
+            sampling,
+            where=self._where,
+            needs_ids=needs_ids,
+            as_sampled=self._logprobs_as_sampled,
+            secret=self._endpoint.key,
+        )
 
     @property
     def _where(self) -> str:
@@ -233,24 +241,14 @@ class OpenAIChatModel:
 @register_llm_provider(config_type=OpenAILLMConfig)
 async def openai_llm(config: OpenAILLMConfig, builder: Builder) -> AsyncIterator[OpenAIChatModel]:
     """Open a client for the endpoint; close it at the end of the run."""
-    from nat_finetune.llms.endpoint import Endpoint
-    from nat_finetune.remote.sending import RetryPolicy
-
     base = config.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
     key = (config.api_key.get_secret_value() if config.api_key else "") or os.environ.get("OPENAI_API_KEY", "")
     if not key and base == OPENAI_URL:
         raise ConfigError(f"llms.{builder.entry_name} has no api_key, and OPENAI_API_KEY is not set: {OPENAI_URL} needs one")
-    endpoint = Endpoint(
-        chat_url(base),
+    endpoint = open_endpoint(
+        config,
+        base,
         key=checked_key(key, "OPENAI_API_KEY") or None,
-        timeout=config.request_timeout or DEFAULT_TIMEOUT,
-        retry=RetryPolicy(
-            connection=config.max_retries,
-            answer=config.num_retries if config.do_auto_retry else 0,
-            statuses=frozenset(config.retry_on_status_codes),
-            texts=tuple(config.retry_on_errors),
-        ),
-        verify_ssl=config.verify_ssl,
         jitter=Random(derive_seed(builder.seed, "retry", builder.entry_name)),
     )
     try:
@@ -267,3 +265,23 @@ def chat_url(base_url: str) -> str:
 def same_origin(url: str, other: str) -> bool:
     """Whether a key that was given for one may be shown to the other: same scheme, host and port."""
     return urlsplit(url)[:2] == urlsplit(other)[:2]
+
+
+def open_endpoint(config: OpenAILLMConfig, base_url: str, *, key: str | None, jitter: Random) -> Endpoint:
+    """A client for the chat completions below `base_url`, with the config's deadline and retries; close it when done."""
+    from nat_finetune.llms.endpoint import Endpoint
+    from nat_finetune.remote.sending import RetryPolicy
+
+    return Endpoint(
+        chat_url(base_url),
+        key=key,
+        timeout=config.request_timeout or DEFAULT_TIMEOUT,
+        retry=RetryPolicy(
+            connection=config.max_retries,
+            answer=config.num_retries if config.do_auto_retry else 0,
+            statuses=frozenset(config.retry_on_status_codes),
+            texts=tuple(config.retry_on_errors),
+        ),
+        verify_ssl=config.verify_ssl,
+        jitter=jitter,
+    )

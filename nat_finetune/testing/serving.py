@@ -1,6 +1,6 @@
 """An ASGI app as a real server on loopback, in a thread of this process: what rehearsals of other backends run against.
 
-It needs the extra `test-servers` (starlette, uvicorn).
+It needs the extra `serve` (starlette, uvicorn).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def serving(app: ASGI3Application, *, port: int = 0) -> Iterator[Serving]:
     try:
         import uvicorn
     except ImportError as error:
-        raise BackendError("test servers need uvicorn and starlette: pip install 'nat-finetune[test-servers]'") from error
+        raise BackendError("test servers need uvicorn and starlette: pip install 'nat-finetune[serve]'") from error
     listening = _bound(port)
     running = Serving(f"http://127.0.0.1:{listening.getsockname()[1]}")
     config = uvicorn.Config(
