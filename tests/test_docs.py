@@ -51,8 +51,8 @@ def test_commands_exist(page):
     commands = set(typer.main.get_command(app).commands)
     text = page.read_text(encoding="utf-8")
     in_fences = "\n".join(block for _, block in FENCE.findall(text))
-    named = set(re.findall(r"^(?:\S*/)?nat-finetune (\w+)", in_fences, re.MULTILINE)) | set(
-        re.findall(r"`nat-finetune (\w+)", text)
+    named = set(re.findall(r"^(?:\S*/)?nat-finetune (\w[\w-]*)", in_fences, re.MULTILINE)) | set(
+        re.findall(r"`nat-finetune (\w[\w-]*)", text)
     )
     assert named - commands == set()
 
