@@ -135,7 +135,8 @@ async def policy_of(config: RunConfig, parts: Composition, run: Path | None, whi
     store = RunStore.open(run)
     state = store.state()
     if state.checkpoint is None or state.policy is None:
-        raise BackendError(f"{run} has no checkpoint: the run made no update")
+        why = "it is still running; wait for its first" if store.is_running else "the run made no update"
+        raise BackendError(f"{run} has no checkpoint: {why}")
     best = best_checkpoint(store, config.finetuning.validation) if which == "best" else None
     name, policy = (best.checkpoint, best.policy) if best else (state.checkpoint, state.policy)
     adapter = await parts.get_trainer_adapter()

@@ -47,6 +47,8 @@ class SmokeResult:
     reload_difference: float
     """Nats between the trained policy and its export, read anew."""
     seconds: float
+    silent: tuple[str, ...] = ()
+    """Evaluators that gave no score to any rollout."""
 
     @property
     def lines(self) -> list[str]:
@@ -57,10 +59,11 @@ class SmokeResult:
             ledger[row["bucket"]] += row["tokens"]
         scores = "synthetic scores (real ones left nothing to train on)" if self.synthetic else "real scores"
         failed = step["failed"]["policy"]
+        silent = f"; no rollout got a score of {', '.join(self.silent)}: see that a real answer does" if self.silent else ""
         short = f"; {failed} ended in a failure of the policy: what your code does after it was not run" if failed else ""
         return [
             f"rollouts: {step['rollouts']}, {self.report['ledger']['calls']} model calls recorded{short}",
-            f"items: {step['kept']} kept of {scores}",
+            f"items: {step['kept']} kept of {scores}{silent}",
             f"tokens: {', '.join(f'{count} {bucket}' for bucket, count in ledger.items()) or 'none sampled'}",
             f"update: {step['tokens']['trained']} tokens trained, loss {step['update'].get('loss', float('nan')):.4g}",
             f"export and reload: within {self.reload_difference:.2g} nats",
@@ -87,18 +90,30 @@ async def smoke(path: Path, overrides: list[str], registry: Registry, folder: Pa
         if _no_evaluator_answers(store):
             raise
         report = {"steps": []}
+    silent = _silent(store)
     if not any(step.get("update") for step in report["steps"]):
         synthetic = True
         report, run = await _run(small, _with_synthetic_scores(few), folder / "runs")
     difference = await _reload(small, registry, run, folder / "exported")
-    return SmokeResult(report, synthetic, difference, time.monotonic() - began)
+    return SmokeResult(report, synthetic, difference, time.monotonic() - began, silent)
 
 
 def _no_evaluator_answers(store: RunStore) -> bool:
     """Whether evaluators fail and none says anything: synthetic scores would hide what ends the run."""
-    rollouts = [rollout for _, rollout in store.rollouts() if rollout is not None]  # also those of a step to be collected anew
+    rollouts = _rollouts(store)
     failed = any(evaluator_failures(rollout) for rollout in rollouts)
     return failed and all(reward is None for rollout in rollouts for reward in rollout.rewards.values())
+
+
+def _silent(store: RunStore) -> tuple[str, ...]:
+    """Evaluators that scored no rollout at all: with a random policy that may be right, or they may never answer."""
+    rollouts = _rollouts(store)
+    names = dict.fromkeys(name for rollout in rollouts for name in rollout.rewards)
+    return tuple(name for name in names if all(rollout.rewards.get(name) is None for rollout in rollouts))
+
+
+def _rollouts(store: RunStore) -> list[Rollout]:
+    return [rollout for _, rollout in store.rollouts() if rollout is not None]  # also those of a step to be collected anew
 
 
 async def _run(loaded: LoadedConfig, registry: Registry, folder: Path) -> tuple[dict[str, Any], Path]:

@@ -16,20 +16,18 @@ def runs(
     folders: Annotated[list[Path] | None, typer.Argument(help="run folders, or directories that hold some")] = None,
     json: Json = False,
 ) -> None:
-    """List and compare runs: outcome, steps, and each metric before and after."""
-    from rich.console import Console
-    from rich.table import Table
-
+    """List and compare runs: outcome, steps, and each metric before and after, a line each."""
     reports = [report for folder in folders or [Path("runs")] for report in _reports(folder)]
     if json:
         print(jsonlib.dumps(reports))
         return
-    metrics = sorted({name for report in reports for name in report["metrics"]})
-    table = Table("run", "outcome", "steps", *metrics, box=None)
+    if not reports:
+        print("no runs found; `nat-finetune run CONFIG` makes one")
+    width = max((len(name) for report in reports for name in report["metrics"]), default=0)
     for report in reports:
-        cells = [_change(report["metrics"].get(name)) for name in metrics]
-        table.add_row(report["run_id"], report["exit_reason"], str(len(report["steps"])), *cells)
-    Console().print(table if reports else "no runs found; `nat-finetune run CONFIG` makes one")
+        print(f"{report['run_id']}: {report['exit_reason']}, {len(report['steps'])} steps")
+        for name, metric in sorted(report["metrics"].items()):
+            print(f"  {name:<{width}}  {_change(metric)}")
 
 
 def _reports(folder: Path) -> list[dict[str, Any]]:
@@ -50,11 +48,11 @@ def _report(folder: Path) -> dict[str, Any]:
     return {"run_id": folder.name, "exit_reason": outcome, "steps": [None] * store.state().steps_done, "metrics": {}}
 
 
-def _change(metric: dict[str, Any] | None) -> str:
-    if metric is None or metric["before"] is None or metric["after"] is None:
-        return "unknown"
-    before, after, gain = metric["before"]["mean"], metric["after"]["mean"], metric["gain"]
-    text = " → ".join("unknown" if value is None else f"{value:.3f}" for value in (before, after))
+def _change(metric: dict[str, Any]) -> str:
+    """Means before and after, and the gain with its interval."""
+    means = [None if metric[side] is None else metric[side]["mean"] for side in ("before", "after")]
+    change = " → ".join("unknown" if mean is None else f"{mean:.3f}" for mean in means)
+    gain = metric["gain"]
     if gain is None or gain["low"] is None:
-        return text
-    return f"{text} ({gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}])"
+        return change
+    return f"{change}  {gain['mean']:+.3f} [{gain['low']:+.3f}, {gain['high']:+.3f}]"

@@ -113,16 +113,16 @@ async def check_known_answers(
 
 
 def _known_answers(reward: Reward, example: Example, other: Example, settings: CalibrationConfig) -> list[KnownAnswer]:
+    given = example.metadata.get(settings.bad_answers, ()) if settings.bad_answers is not None else ()
+    bad = [(GIVEN, output) for output in (given if isinstance(given, list | tuple) else [given])]
     for evaluator in reward.evaluators.values():
         if isinstance(evaluator, KnowingEvaluator):
             known = evaluator.known_outputs(example)
-            made = [(GOLD, output) for output in known.gold[:1]] + [(GIVEN, output) for output in known.bad]
+            made = [(GOLD, output) for output in known.gold[:1]] + [(GIVEN, output) for output in known.bad] + bad
             return [KnownAnswer(kind, example.id, output) for kind, output in made]
     if example.target is None:
         return []
     wrong = other.target if other.target != example.target else None
-    given = example.metadata.get(settings.bad_answers, ()) if settings.bad_answers is not None else ()
-    bad = [(GIVEN, output) for output in (given if isinstance(given, list | tuple) else [given])]
     made = [(GOLD, example.target), *bad, *corrupted(example.target, wrong)]
     return [KnownAnswer(kind, example.id, output) for kind, output in made]
 

@@ -121,6 +121,22 @@ def test_synthetic_scores_do_not_hide_an_evaluator_that_only_fails(folder, capsy
     assert "such as: ZeroDivisionError: evaluator score: no games" in capsys.readouterr().err
 
 
+def test_smoke_names_an_evaluator_that_gives_no_score(folder, capsys):
+    assert main(["smoke", "c.yml", "-o", "eval.evaluators.score.mode=silent"]) == 0
+    assert "no rollout got a score of score: see that a real answer does" in capsys.readouterr().out
+    assert main(["smoke", "c.yml"]) == 0
+    assert "got a score" not in capsys.readouterr().out
+
+
+def test_runs_give_each_metric_a_line(folder, capsys):
+    assert run() == 0
+    capsys.readouterr()
+    assert main(["runs"]) == 0
+    head, line, *_ = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{only_run(folder).name}: ")
+    assert re.fullmatch(r"  score  \d\.\d{3} → \d\.\d{3}  [+-]\d\.\d{3} \[.*\]", line)
+
+
 def test_a_clean_up_that_fails_loses_nothing(folder, capsys):
     assert run("workflow.mode=clean_up") == 2
     assert "failed when it cleaned up: RuntimeError: no connection" in capsys.readouterr().err

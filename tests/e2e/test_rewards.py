@@ -96,6 +96,15 @@ def test_a_column_of_bad_answers_that_no_example_has_is_an_error(rows, capsys):
     assert "finetuning.calibration.bad_answers: no example has the column 'wrongs'" in said(capsys)
 
 
+def test_bad_answers_count_beside_those_that_the_evaluator_knows(rows, capsys):
+    made = rows(answered=False)
+    lines = [json.loads(line) for line in (made / "train.jsonl").read_text().splitlines()]
+    (made / "train.jsonl").write_text("".join(json.dumps({**line, "wrong": ["no", "never"]}) + "\n" for line in lines))
+    knowing = "eval.evaluators.score={_type: knowing}"
+    assert run(knowing, "finetuning.calibration.bad_answers=wrong") == 4
+    assert "12 of 12 bad answers score no less than the gold answer" in said(capsys)
+
+
 def judged(made, verdict):
     """50 verdicts on 6 examples: half the answers are right, half are not."""
     lines = []
