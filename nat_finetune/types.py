@@ -395,6 +395,8 @@ class Trajectory:
     policy_version: int | None = None
     trained: bool = True
     """False: it is compared with the others of its group, and its own tokens are masked (a truncated rollout)."""
+    calls: tuple[ModelCall, ...] = ()
+    """The trained calls, where the builder keeps them for a backend that reads messages beside tokens."""
 
     @property
     def trainable_tokens(self) -> int:

@@ -107,6 +107,10 @@ class LLMBaseConfig(ComponentConfig):
         """Whether calls record token ids and logprobs under this config: what token-level training needs."""
         return self.returns_token_ids
 
+    def records_logprobs(self) -> bool:
+        """Whether calls record at least the logprobs of what was sampled: what a backend needs that renders the prompts itself."""
+        return self.records_token_ids()
+
     def truncating_sampling(self) -> tuple[str, ...]:
         """Names of the sampling settings in force (top_p, ...) under which recorded logprobs are not the model's."""
         return ()
@@ -153,6 +157,8 @@ class TrajectoryBuilderConfig(ComponentConfig):
     makes: ClassVar[ItemKind]
     token_level: ClassVar[bool] = False
     """Whether its items carry sampled token ids and logprobs, and so can't be built from text."""
+    keeps_calls: ClassVar[bool] = False
+    """Whether its trajectories carry the calls themselves (`Trajectory.calls`), and need no ids of prompts."""
 
     @property
     def generations(self) -> int:
@@ -174,6 +180,8 @@ class TrainerAdapterConfig(ComponentConfig):
     needs_local_model: ClassVar[bool] = False
     remote: ClassVar[bool] = False
     """Whether its jobs outlive this process (`remote.interfaces.RemoteAdapter`)."""
+    needs_calls: ClassVar[bool] = False
+    """Whether it reads messages beside tokens: it takes only what a builder that `keeps_calls` makes."""
     keeps_weights: ClassVar[bool] = False
     """Whether it can imitate the chosen completions of pairs, hold preferences against the policy of an earlier round, and
     score pairs that are held out (`interfaces.PairScorer`)."""

@@ -129,6 +129,20 @@ def _builder_and_adapter(config: RunConfig) -> Iterator[Problem]:
     )
 
 
+def _calls(config: RunConfig) -> Iterator[Problem]:
+    """A backend that reads messages needs a builder that keeps them."""
+    builder, adapter = _builder(config), _adapter(config)
+    if builder is None or adapter is None or not adapter.needs_calls or builder.keeps_calls:
+        return
+    fitting = [name for name, other in config.trajectory_builders.items() if other.keeps_calls]
+    yield Problem(
+        f"trainer_adapters.{config.finetuning.trainer_adapter} (`_type: {adapter.component_name}`) trains on messages, which "
+        f"trajectory_builders.{config.finetuning.trajectory_builder} (`_type: {builder.component_name}`) does not keep",
+        key="finetuning.trajectory_builder",
+        hint=f"fits: {', '.join(fitting)}" if fitting else "use the builder that comes with the adapter",
+    )
+
+
 def _trainer_and_builder(config: RunConfig) -> Iterator[Problem]:
     builder, trainer = _builder(config), _trainer(config)
     if builder is None or trainer is None or builder.makes in trainer.fits:
@@ -204,7 +218,10 @@ def _tokens(config: RunConfig) -> Iterator[Problem]:
     if builder is None or llm is None or not builder.token_level:
         return
     trained = f"`_type: {builder.component_name}` trains on sampled tokens"
-    if not llm.records_token_ids():
+    if builder.keeps_calls and not llm.records_logprobs():
+        message = f"{trained}, but llms.{name} (`_type: {llm.component_name}`) records no logprobs"
+        yield Problem(message, key=f"llms.{name}", hint="set `logprobs: true`")
+    if not builder.keeps_calls and not llm.records_token_ids():
         yield Problem(
             f"{trained}, but llms.{name} (`_type: {llm.component_name}`) returns text without token ids and logprobs",
             key=f"llms.{name}",
@@ -258,6 +275,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _records,
     _target,
     _builder_and_adapter,
+    _calls,
     _trainer_and_builder,
     _unhonoured,
     _kept_weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,10 +20,13 @@ _REASONS = {
     "tool_calls": FinishReason.TOOL_CALLS,
     "function_call": FinishReason.TOOL_CALLS,
 }
+_NAMED_BY_ID = re.compile(r"token_id:(\d+)")
+"""How vLLM names tokens under `--return-tokens-as-token-ids`."""
 _PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
 
 
 class _TokenLogprob(BaseModel):
+    token: str = ""
     logprob: float
 
 
@@ -116,9 +120,9 @@ def read_reply(
             f"{where} ended the completion with finish_reason {choice.finish_reason!r}, expected one of {', '.join(_REASONS)}: "
             "the reply is not complete"
         )
-    ids = tuple(choice.token_ids) if choice.token_ids is not None else None
-    prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else completion.prompt_token_ids
     content = choice.logprobs.content if choice.logprobs is not None else None
+    ids = tuple(choice.token_ids) if choice.token_ids is not None else _ids_by_name(content or [])
+    prompt = choice.prompt_token_ids if choice.prompt_token_ids is not None else completion.prompt_token_ids
     sampled = as_sampled or sampling.temperature == 1.0
     logprobs = tuple(token.logprob for token in content) if content is not None and sampled else None
     if needs_ids and (ids is None or prompt is None):
@@ -135,6 +139,12 @@ def read_reply(
         completion_ids=ids,
         logprobs=logprobs,
     )
+
+
+def _ids_by_name(tokens: Sequence[_TokenLogprob]) -> tuple[int, ...] | None:
+    """The sampled ids, where every token is named by its id; None where they are named by their texts."""
+    found = [_NAMED_BY_ID.fullmatch(token.token) for token in tokens]
+    return tuple(int(match[1]) for match in found if match) if found and all(found) else None
 
 
 def served_model(text: str, *, where: str, secret: str | None = None) -> str | None:

@@ -116,6 +116,10 @@ class OpenAILLMConfig(LLMBaseConfig, name="openai"):
         """Whether the endpoint is asked for token ids."""
         return self.return_token_ids
 
+    def records_logprobs(self) -> bool:
+        """Whether logprobs are asked for; ids come with them where the server names tokens by id."""
+        return self.logprobs or self.return_token_ids
+
     def samples_by_seed(self) -> bool:
         """With a seed, or on a server that returns token ids."""
         return self.return_token_ids or self.seed is not None

@@ -308,3 +308,13 @@ async def test_from_the_training_on_calls_go_to_the_trained_model_and_are_its_ow
     assert [asked.path for asked in elsewhere.asked] == ["/v1/chat/completions"] * 2
     assert "authorization" not in elsewhere.asked[0].headers  # the key was given for another host
     assert elsewhere.asked[1].headers["authorization"] == "Bearer sk-second-key"
+
+
+@pytest.mark.parametrize(
+    ("named", "ids"), [(("token_id:7", "token_id:8"), (7, 8)), (("token_id:7", "i"), None), (("h", "i"), None), ((), None)]
+)
+async def test_tokens_that_are_named_by_their_ids(named, ids):
+    content = [{"token": name, "logprob": -0.5} for name in named]
+    async with chatting(completion(logprobs={"content": content}), logprobs=True) as (model, _):
+        reply = await model.chat(HELLO)
+    assert (reply.prompt_ids, reply.completion_ids) == (None, ids)
