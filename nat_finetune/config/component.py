@@ -108,7 +108,7 @@ class LLMBaseConfig(ComponentConfig):
         return self.returns_token_ids
 
     def records_logprobs(self) -> bool:
-        """Whether calls record at least the logprobs of what was sampled: what a backend needs that renders the prompts itself."""
+        """Whether calls record at least the logprobs of what was sampled: enough where the backend renders the prompts."""
         return self.records_token_ids()
 
     def truncating_sampling(self) -> tuple[str, ...]:
