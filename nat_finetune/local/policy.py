@@ -12,6 +12,7 @@ from nat_finetune.interfaces import ChatReply
 from nat_finetune.local.chat import ChatFormat
 from nat_finetune.local.engine import Engine
 from nat_finetune.local.forward import forward_of
+from nat_finetune.local.linear import use_fast_linear
 from nat_finetune.local.model import LoadedModel
 from nat_finetune.local.scoring import END, ScoreRow, score
 from nat_finetune.types import Message, PolicyRef, SamplingParams
@@ -42,6 +43,7 @@ class LocalPolicy:
         self.digest: str | None = loaded.digest
         self.format = ChatFormat(loaded.tokenizer, loaded.model)
         self._model = loaded.model
+        use_fast_linear(loaded.model)
         self._forward = forward_of(loaded.model)
         self.engine = Engine(
             self._forward,
@@ -65,6 +67,7 @@ class LocalPolicy:
         """Sample from this model from now on (a peft model around the old one, or a replacement); the version stays."""
         with self.exclusive():
             self._model = model.eval()
+            use_fast_linear(model)
             self._forward = forward_of(_bare(model))
             self.engine.use(self._forward, self.version)
 

@@ -55,7 +55,7 @@ def test_plain_transformers_and_peft_load_what_was_trained(arch, tied, tmp_path)
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     assert torch.equal(logits(plain), untrained)
     adapted = PeftModel.from_pretrained(plain, tmp_path / "adapter")
-    torch.testing.assert_close(logits(adapted), trained, atol=1e-6, rtol=0)
+    torch.testing.assert_close(logits(adapted), trained, atol=1e-5, rtol=0)  # by another matrix product than the policy's
     assert (trained - untrained).abs().max() > 0.1
     assert AutoTokenizer.from_pretrained(tmp_path / "merged").chat_template == tokenizer.chat_template
     assert "nat_finetune" not in (tmp_path / "merged" / "config.json").read_text()
