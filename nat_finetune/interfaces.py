@@ -367,11 +367,7 @@ class TrainingRun(Protocol):
         """From now on preferences are held against the policy as it is now."""
 
     async def collect(self, step: Step) -> list[Rollout]:
-        """Run the workflow on the step's examples under the current policy, and score the rollouts.
-
-        Raises:
-            RolloutFailureLimit: more failed than `max_failure_rate`.
-        """
+        """Run the workflow on the step's examples and score the rollouts; RolloutFailureLimit where too many failed."""
 
     def build(self, rollouts: Sequence[Rollout], *, step: int) -> Built:
         """Apply the trajectory builder."""
@@ -385,6 +381,9 @@ class TrainingRun(Protocol):
 
     async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
         """Have the adapter train, check the learner, save a checkpoint; None where the collection is empty."""
+
+    async def hand_over(self) -> None:
+        """Have a backend that runs the rollouts itself do the whole training as one job, then validate; nothing on resume."""
 
     def warn(self, text: str) -> None:
         """Say something on the console and in the report."""

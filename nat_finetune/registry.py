@@ -63,6 +63,7 @@ BUILT_IN_MODULES = (
     "nat_finetune.evaluators.numeric_match",
     "nat_finetune.evaluators.python",
     "nat_finetune.evaluators.regex",
+    "nat_finetune.trainers.backend",
     "nat_finetune.trainers.on_policy",
     "nat_finetune.trainers.preference",
 )

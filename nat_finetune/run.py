@@ -31,21 +31,12 @@ from nat_finetune.rollout_service import RolloutRequest, requests_for
 from nat_finetune.runstore import RunStore, checkpoint_name
 from nat_finetune.steps.best import best_checkpoint, patience_message
 from nat_finetune.steps.collected import Collected, is_final, require_few_failures
+from nat_finetune.steps.hand_over import handed_over
 from nat_finetune.steps.job import run_job
-from nat_finetune.steps.parts import Parts, RolloutSource
+from nat_finetune.steps.parts import Parts, RolloutSource, evidence
 from nat_finetune.steps.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.steps.selection import Curriculum, Ending, SignalWatch, curriculum_rules, further_examples
-from nat_finetune.types import (
-    Collection,
-    Dropped,
-    Example,
-    Group,
-    Item,
-    PolicyRef,
-    PreferencePair,
-    Rollout,
-    UpdateResult,
-)
+from nat_finetune.types import Collection, Dropped, Example, Group, Item, PolicyRef, PreferencePair, Rollout, UpdateResult
 
 
 class Run:
@@ -119,9 +110,7 @@ class Run:
         self.state.reference = self.policy
 
     async def collect(self, step: Step) -> list[Rollout]:
-        """Run the workflow on the step's examples, as often as the builder asks for; use what a stopped run left.
-
-        Where the builder reads records there is nothing to run.
+        """Run the workflow on the step's examples, as often as the builder asks for; where it reads records, nothing.
 
         Raises:
             RolloutFailureLimit: more failed than `max_failure_rate`.
@@ -224,7 +213,8 @@ class Run:
         if again:
             self._metrics = self._step_metrics(step)
         collection = replace(collection, step=step.index, dropped=() if again else collection.dropped)
-        result, left_out = await self._train(collection) if collection.items else (None, ())
+        trains = collection.items or collection.handed_over
+        result, left_out = await self._train(collection) if trains else (None, ())
         if result is None:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
         else:
@@ -239,9 +229,9 @@ class Run:
             "segments": segment_counts(self._uncommitted, collection),
             "update": dict(result.metrics) if result else None,
             "seconds": dict(self._step_seconds),
+            "advantage_share": dict(result.reward_shares) if result else {},
         }
         self._metrics["tokens"]["trained"] = result.tokens_trained if result else 0
-        self._metrics["advantage_share"] = dict(result.reward_shares) if result else {}
         self._store.metrics.append(self._metrics)
         self._step_seconds.clear()
         self._uncommitted = []
@@ -250,6 +240,15 @@ class Run:
         if self._parts.budget is not None and step.index + 1 < self._total:
             self._stop_for(self._parts.budget.step_done(self.state.seconds.get("test", 0.0) + self._validation_seconds))
         return result
+
+    async def hand_over(self) -> None:
+        """Have the backend, which runs the rollouts itself, do the whole training as one job."""
+        self._plan(1, signal_steps=1)
+        step, collection = handed_over(self._config, self._examples, self._parts, self._store.folder.name)
+        if not self.state.steps_done:
+            self._metrics = self._step_metrics(step)
+            await self.update(collection, step)
+        await self.validate_if_due(step)
 
     async def validate_if_due(self, step: Step) -> None:
         """Evaluate on the validation set where the schedule says so; ends the training where `patience` is at its end."""
@@ -348,12 +347,7 @@ class Run:
         self._store.dropped.extend({"step": step, **asdict(drop)} for drop in dropped)
 
     def _evidence(self, rollouts: Sequence[Rollout]) -> Evidence:
-        source = self._parts.source
-        generations = 0 if isinstance(source, RecordSource) else source.builder.generations
-        rules = curriculum_rules(self._config)
-        spread = rules.min_reward_diff if rules is not None else None
-        checked = (self._store.read_json("calibration.json") or {}).get("sentence")
-        return Evidence(rollouts, self._parts.target, generations, self._parts.best, checked, spread)
+        return evidence(rollouts, self._parts, curriculum_rules(self._config), self._store)
 
     async def _refilled(self, built: Built) -> Built:
         """Flat groups are replaced: further examples are run until the step has as many groups as examples, or the limit."""

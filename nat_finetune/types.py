@@ -608,6 +608,24 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """What a backend gets that runs the rollouts itself: the whole training, in place of items."""
+
+    examples: tuple[Example, ...]
+    epochs: int
+    """Passes over the examples."""
+    examples_per_step: int
+    """Examples whose rollouts make one update."""
+    generations: int
+    """Rollouts of each example."""
+
+    @property
+    def steps(self) -> int:
+        """Updates of the whole training."""
+        return self.epochs * -(-len(self.examples) // self.examples_per_step)
+
+
+@dataclass(frozen=True, slots=True)
 class Collection:
     """What one update trains on: items of one kind, and what it took to get them."""
 
@@ -618,10 +636,13 @@ class Collection:
     dropped: tuple[Dropped, ...] = ()
     warm_up: bool = False
     """Whether only the chosen completions of the pairs are imitated: before preferences are trained."""
+    handed_over: HandOver | None = None
+    """Set where the backend runs the rollouts itself: then there are no items."""
 
     def __post_init__(self) -> None:
         kinds = {type(item).__name__ for item in self.items}
         _require(len(kinds) <= 1, f"a collection holds items of one kind, found {sorted(kinds)}")
+        _require(not (self.items and self.handed_over), "a backend that runs the rollouts itself is given no items")
 
 
 # ------------------------------------------------------------------------------------------------------ updates and jobs

@@ -198,6 +198,10 @@ class TrainerAdapterConfig(ComponentConfig):
         """Whether each reward gets an advantage of its own (GDPO) instead of their weighted sum getting one."""
         return False
 
+    def runs_rollouts(self) -> bool:
+        """Whether the backend runs the rollouts itself, under this config, and is handed the whole training."""
+        return False
+
 
 class TrainerConfig(ComponentConfig):
     """Config of an entry of `trainers`."""
@@ -206,6 +210,8 @@ class TrainerConfig(ComponentConfig):
     """Kinds of items that this order of steps makes sense for."""
     unhonoured: ClassVar[frozenset[str]] = frozenset()
     """Keys of `finetuning` that this trainer does not honour: refused when set."""
+    hands_over: ClassVar[bool] = False
+    """Whether it leaves the order of steps, and the rollouts, to the backend."""
     takes_records: ClassVar[bool] = False
     """Whether its order makes sense where a builder reads records: nothing is collected, all items are there at once."""
     unused_with_records: ClassVar[frozenset[str]] = frozenset()

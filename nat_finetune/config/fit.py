@@ -181,6 +181,36 @@ def _kept_weights(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+_GENERATIONS = "num_generations"
+"""All that a backend which runs the rollouts itself takes from a builder."""
+_OF_STEPS = ("interval", "interval_steps", "select", "patience")
+"""Keys of `finetuning.validation` that are about the time between steps."""
+
+
+def _handed_over(config: RunConfig) -> Iterator[Problem]:
+    """Who runs the rollouts: the run, or the backend, and what then would be ignored."""
+    builder, adapter, trainer, finetuning = _builder(config), _adapter(config), _trainer(config), config.finetuning
+    if adapter is None or trainer is None or builder is None:
+        return
+    backend = f"trainer_adapters.{finetuning.trainer_adapter} (`_type: {adapter.component_name}`)"
+    if trainer.hands_over != adapter.runs_rollouts():
+        runs = "runs the rollouts itself" if adapter.runs_rollouts() else "does not run rollouts"
+        hint = "use `_type: backend_trainer`" if adapter.runs_rollouts() else "use `_type: on_policy_trainer`"
+        message = f"`_type: {trainer.component_name}` does not fit: {backend}, as it is configured, {runs}"
+        yield Problem(message, key="finetuning.trainer", hint=hint)
+    if not trainer.hands_over:
+        return
+    for key in sorted(builder.model_fields_set - {_GENERATIONS}):
+        if getattr(builder, key) != type(builder).model_fields[key].default:
+            message = f"would be ignored: {backend} runs the rollouts itself and takes only {_GENERATIONS} from the builder"
+            yield Problem(message, key=f"trajectory_builders.{finetuning.trajectory_builder}.{key}", hint="leave it out")
+    validation = finetuning.validation
+    for key in _OF_STEPS if validation is not None else ():
+        if validation is not None and key in validation.model_fields_set:
+            message = f"would be ignored: {backend} trains in one job, so there is nothing to validate before its end"
+            yield Problem(message, key=f"finetuning.validation.{key}", hint="leave it out")
+
+
 def _groups_only(config: RunConfig) -> Iterator[Problem]:
     """What compares or replaces groups needs groups, and examples outside the step to replace them by."""
     builder, finetuning = _builder(config), config.finetuning
@@ -279,6 +309,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _trainer_and_builder,
     _unhonoured,
     _kept_weights,
+    _handed_over,
     _groups_only,
     _local_model,
     _tokens,

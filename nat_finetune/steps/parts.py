@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from nat_finetune.data.curriculum import CurriculumRules
 from nat_finetune.evaluate import PolicyEvaluation
 from nat_finetune.interfaces import TrainerAdapter, TrajectoryBuilder
 from nat_finetune.records import RecordSource
+from nat_finetune.report.diagnosis import Evidence
 from nat_finetune.rollout_service import RolloutService
+from nat_finetune.runstore import RunStore
 from nat_finetune.steps.schedule import Budget
-from nat_finetune.types import Item, Target
+from nat_finetune.types import Item, Rollout, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +38,11 @@ class Parts:
     """Refuses items of records that leak into what is held out; returns what to warn of."""
     budget: Budget | None = None
     """None: training takes as long as it takes."""
+
+
+def evidence(rollouts: Sequence[Rollout], parts: Parts, rules: CurriculumRules | None, store: RunStore) -> Evidence:
+    """What the rollouts of a step say of why there is nothing to train on."""
+    generations = 0 if isinstance(parts.source, RecordSource) else parts.source.builder.generations
+    spread = rules.min_reward_diff if rules is not None else None
+    checked = (store.read_json("calibration.json") or {}).get("sentence")
+    return Evidence(rollouts, parts.target, generations, parts.best, checked, spread)

@@ -114,6 +114,14 @@ class FakeTrainingRun:
         policy = PolicyRef("policy", len(self.updates))
         return UpdateResult(policy, 1, 0, 1, {"loss": 0.0}, 0.0) if collection.items else None
 
+    async def hand_over(self) -> None:
+        """As `TrainingRun.hand_over`."""
+        self.planned, self.used_steps = [0], True  # all of `finetuning` that is about steps goes to the backend
+        if self._done:
+            return
+        self._order("hand_over")
+        self.updates.append((0, False, (), self._reference))
+
     def warn(self, text: str) -> None:
         """As `TrainingRun.warn`."""
         self.warnings.append(text)

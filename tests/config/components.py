@@ -29,7 +29,7 @@ from nat_finetune.registry import (
     register_trainer_adapter,
     register_ttc_strategy,
 )
-from nat_finetune.trainers import on_policy, preference
+from nat_finetune.trainers import backend, on_policy, preference
 
 
 class InProcessConfig(LLMBaseConfig, name="in_process"):
@@ -123,6 +123,21 @@ class HereConfig(TrainerAdapterConfig, name="here"):
         return frozenset({"group" if self.algorithm.name == "grpo" else "pair"})
 
 
+class ThereConfig(TrainerAdapterConfig, name="there"):
+    """An adapter whose backend runs the rollouts."""
+
+    def takes(self):
+        return frozenset({"group"})
+
+    def runs_rollouts(self):
+        return True
+
+
+@register_trainer_adapter(config_type=ThereConfig)
+async def there(config, builder):
+    yield config
+
+
 @register_llm_provider(config_type=InProcessConfig)
 async def in_process(config, builder):
     yield config
@@ -158,7 +173,7 @@ def registry() -> Registry:
     import tests.config.components as own
 
     made = Registry()
-    for module in (own, files, grpo, dpo, on_policy, preference):
+    for module in (own, files, grpo, dpo, backend, on_policy, preference):
         made.add_module(module, origin="tests")
     return made
 

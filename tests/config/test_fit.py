@@ -20,6 +20,13 @@ PAIRS = [
 ]
 
 
+THERE = [
+    ("by_group: {_type: here, algorithm: {name: grpo}}", "by_group: {_type: there}"),
+    ("fresh: {_type: on_policy_trainer}", "fresh: {_type: backend_trainer}"),
+]
+"""A backend that runs the rollouts itself."""
+
+
 def changed(*changes):
     text = WHOLE
     for old, new in changes:
@@ -38,6 +45,8 @@ def test_both_methods_fit(tmp_path):
     load(tmp_path, WHOLE)
     load(tmp_path, changed(*PAIRS))
     load(tmp_path, changed(*PAIRS[:2]))
+    load(tmp_path, changed(*THERE))
+    load(tmp_path, changed(*THERE, ("grpo_traj_builder}", "grpo_traj_builder, num_generations: 4, credit: outcome}")))
 
 
 CASES = {
@@ -64,6 +73,36 @@ CASES = {
         changed(*PAIRS, ("enabled: true", "enabled: true\n  examples_per_step: 1")),
         "finetuning.examples_per_step",
         "trainers.once (`_type: preference_trainer`) does not honour it",
+        "leave it out",
+    ),
+    "rollouts that the backend does not run": (
+        changed(THERE[1]),
+        "finetuning.trainer",
+        "trainer_adapters.by_group (`_type: here`), as it is configured, does not run rollouts",
+        "use `_type: on_policy_trainer`",
+    ),
+    "rollouts that the backend runs": (
+        changed(THERE[0]),
+        "finetuning.trainer",
+        "trainer_adapters.by_group (`_type: there`), as it is configured, runs the rollouts itself",
+        "use `_type: backend_trainer`",
+    ),
+    "credit that the backend does not know": (
+        changed(*THERE, ("grpo_traj_builder}", "grpo_traj_builder, credit: per_turn}")),
+        "trajectory_builders.groups.credit",
+        "runs the rollouts itself and takes only num_generations",
+        "leave it out",
+    ),
+    "a validation between steps that there are not": (
+        changed(*THERE, ("metrics: [outcome]}", "metrics: [outcome], interval: 2}")),
+        "finetuning.validation.interval",
+        "trains in one job",
+        "leave it out",
+    ),
+    "a filter of groups that are not built here": (
+        changed(*THERE, ("enabled: true", "enabled: true\n  flat_patience: 2")),
+        "finetuning.flat_patience",
+        "does not honour it",
         "leave it out",
     ),
     "weights out of reach": (

@@ -4,6 +4,7 @@ import pytest
 
 from nat_finetune.testing.conformance import ConformanceError, check_trainer
 from nat_finetune.testing.conformance.trainers import CHECKS
+from nat_finetune.trainers.backend import BackendTrainerConfig
 from nat_finetune.trainers.on_policy import OnPolicyTrainerConfig
 from nat_finetune.trainers.preference import PreferenceTrainerConfig
 from tests.testing.broken_trainers import BROKEN, BrokenConfig, IgnoringConfig, MistakenConfig, UnfitConfig
@@ -12,6 +13,7 @@ from tests.testing.broken_trainers import BROKEN, BrokenConfig, IgnoringConfig, 
 @pytest.mark.parametrize(
     "config",
     [
+        BackendTrainerConfig(),
         OnPolicyTrainerConfig(),
         PreferenceTrainerConfig(),
         PreferenceTrainerConfig(num_runs=2, num_rounds=2, reference="last_round"),

@@ -83,7 +83,7 @@ def _its_own_rollouts(case: TrainerCase) -> Iterator[str]:
     if missing:
         yield f"items of {len(missing)} examples were selected and never trained on"
     unselected = [order for order in run.orders if order[0] == "select"]
-    if run.updates and not unselected:
+    if run.updates and not unselected and not case.config.hands_over:
         yield "it never calls select: the config's filters, weights and the end for want of signal are left out"
 
 
@@ -126,6 +126,8 @@ def _errors_pass(case: TrainerCase) -> Iterator[str]:
         ("update", BackendError("the backend is gone")),
         ("select", NoTrainableSignal("nothing to learn from")),
     )
+    if case.config.hands_over:
+        raised = (("hand_over", asyncio.CancelledError()), ("hand_over", BackendError("the backend is gone")))
     for method, error in raised:
         try:
             case.drive(FakeTrainingRun(case.kinds()[0], raises={(method, 0): error}))
