@@ -123,6 +123,7 @@ class _Columns:
             top_k_B=_tensor(self.top_k, device) if self.top_k.any() else None,
             top_p_B=_tensor(self.top_p, device) if (self.top_p < 1).any() else None,
             greedy=bool((self.temperature == 0).any()),
+            scales=bool(((self.temperature != 0) & (self.temperature != 1)).any()),
         )
 
 
@@ -156,6 +157,7 @@ class Batch:
 
     def admit(self, rows: Sequence[Row]) -> list[Finished]:
         """Prefill prompts (equal ones once), sample the first token of each row; returns what ended with it."""
+        self._forward.refresh()
         prompts: dict[tuple[int, ...], list[int]] = {}
         for index, row in enumerate(rows):
             prompts.setdefault(row.prompt_ids, []).append(index)

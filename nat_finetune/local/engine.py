@@ -164,6 +164,7 @@ class Engine:
     def use(self, forward: Forward, version: int) -> None:
         """Go on with these weights under this version; drops every cache. Waits for `exclusive()`."""
         with self.exclusive(), self._changed:
+            forward.refresh(changed=True)
             self._version = version
             self._forward = forward
             self._batch = Batch(forward, self._tokenizer)

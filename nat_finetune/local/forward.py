@@ -13,7 +13,10 @@ from typing import Any, Protocol
 import torch
 
 from nat_finetune.errors import BackendError, NatFinetuneError, Stage, boundary
-from nat_finetune.local.kv_cache import ATTENTION, Extend, Prefill, SlotCache, register_attention
+from nat_finetune.local.attention import ATTENTION, register_attention
+from nat_finetune.local.blocks import BlockForward
+from nat_finetune.local.device import place
+from nat_finetune.local.kv_cache import Extend, Prefill, SlotCache
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +27,11 @@ class Forward(Protocol):
     device: torch.device
     pass_tokens: int
     """Most tokens, padding included, of one forward."""
+    shares: bool
+    """Whether it can attend over a `Trunk`."""
+
+    def refresh(self, *, changed: bool = False) -> None:
+        """Look whether the weights have changed (`changed`: they have); called before any pass but a decode step."""
 
     def hidden(self, ids_B_T: torch.Tensor, positions_B_T: torch.Tensor, slots: Prefill | Extend) -> torch.Tensor:
         """A vector for each token, [B, T, …], from which `logits` are made."""
@@ -45,8 +53,12 @@ class CausalForward:
         self._head = model.get_output_embeddings()
         accepted = inspect.signature(self._decoder.forward).parameters
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"  # renamed during transformers 5
-        self.device, self.pass_tokens = _place(model)
+        self.device, self.pass_tokens = place(model)
+        self.shares = model.config.to_dict().get("sliding_window") is None
         self._mask_prepared = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
+
+    def refresh(self, *, changed: bool = False) -> None:
+        """Weights are read as they are."""
 
     def hidden(self, ids_B_T: torch.Tensor, positions_B_T: torch.Tensor, slots: Prefill | Extend) -> torch.Tensor:
         """Hidden states after the last layer, [B, T, hidden size]."""
@@ -72,7 +84,11 @@ class RecomputeForward:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.device, self.pass_tokens = _place(model)
+        self.device, self.pass_tokens = place(model)
+        self.shares = False
+
+    def refresh(self, *, changed: bool = False) -> None:
+        """Weights are read as they are."""
 
     def hidden(self, ids_B_T: torch.Tensor, positions_B_T: torch.Tensor, slots: Prefill | Extend) -> torch.Tensor:
         """Logits, [B, T, V]."""
@@ -93,27 +109,37 @@ def forward_of(model: Any) -> Forward:
     Raises:
         BackendError: none does: the model does not read left to right.
     """
-    reasons = []
-    own_attention = model.config._attn_implementation
-    for kind in (CausalForward, RecomputeForward):
-        try:
-            with boundary(Stage.MODEL), torch.inference_mode():
-                forward: Forward = kind(model)
-                difference = disagreement(model, forward)
-        except NatFinetuneError as error:
-            reasons.append(f"{kind.__name__}: {error}")
-            model.set_attn_implementation(own_attention)
-            continue
-        if difference <= _tolerance(model.dtype):
-            if reasons:
-                _log.warning("%s can't keep keys and values in slots, so generation is slow (%s)", _name(model), reasons[0])
-            return forward
-        reasons.append(f"{kind.__name__}: logprobs differ by {difference:.2g} nats from the model's own")
-        model.set_attn_implementation(own_attention)
+    reasons: list[str] = []
+    # Transformers' blocks first: where the slots' attention is right for them, training reads trees of inputs with it.
+    slots = _tried(CausalForward, model, reasons)
+    found = slots and (_tried(BlockForward, model, []) or slots)
+    if found is None and (found := _tried(RecomputeForward, model, reasons)) is not None:
+        _log.warning("%s can't keep keys and values in slots, so generation is slow (%s)", _name(model), reasons[0])
+    if found is not None:
+        return found
     raise BackendError(
         f"{_name(model)} can't be sampled by the local engine: expected a decoder-only model that reads left to right, such as "
         f"Llama, Qwen, Mistral, Gemma or Phi ({'; '.join(reasons)})"
     )
+
+
+def _tried(
+    kind: type[BlockForward] | type[CausalForward] | type[RecomputeForward], model: Any, reasons: list[str]
+) -> Forward | None:
+    """A forward if it can be made and agrees; else None, with the reason added, and the model's attention as it was."""
+    attention, name = model.config._attn_implementation, kind.__name__
+    try:
+        with boundary(Stage.MODEL), torch.inference_mode():
+            forward: Forward = kind(model)
+            difference = disagreement(model, forward)
+    except NatFinetuneError as error:
+        reasons.append(f"{name}: {error}")
+    else:
+        if difference <= _tolerance(model.dtype):
+            return forward
+        reasons.append(f"{name}: logprobs differ by {difference:.2g} nats from the model's own")
+    model.set_attn_implementation(attention)
+    return None
 
 
 def disagreement(model: Any, forward: Forward) -> float:
@@ -142,10 +168,3 @@ def _tolerance(dtype: torch.dtype) -> float:
 
 def _name(model: Any) -> str:
     return type(model).__name__
-
-
-def _place(model: Any) -> tuple[torch.device, int]:
-    """A model's device, and the size of forward that it is fastest with."""
-    device: torch.device = model.get_input_embeddings().weight.device
-    # A CPU is faster while activations stay in its caches (measured: 1.4 times).
-    return device, 512 if device.type == "cpu" else 8192

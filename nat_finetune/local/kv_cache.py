@@ -1,22 +1,24 @@
-"""Keys and values of many sequences in slots, and the attention that reads them.
+"""Keys and values of many sequences in slots, and what a forward does with them.
 
 One slot is one sequence; slots 0 … n-1 are in use, so that a decode step attends over a plain slice. Sequences have lengths
-of their own: positions beyond a slot's length hold garbage that the mask hides and later tokens overwrite. The model's
-forward is transformers' own: it calls `Pass.update` where it would call its cache, and `slot_attention` in place of SDPA.
+of their own: positions beyond a slot's length hold garbage that the mask hides and later tokens overwrite. A long beginning
+that several sequences share is a `Trunk`, kept once beside the slots, which then hold only what follows it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional
-
-ATTENTION = "nat_finetune_slots"
-"""Name under which transformers finds `slot_attention`; without slots (in training) it is SDPA."""
+from torch import Tensor
 
 LENGTH_STEP = 32
 """Attention reads lengths rounded up to this, and slots grow by multiples of it."""
+
+Layers = list[tuple[Tensor, Tensor]]
+"""Keys and values of each layer, [key/value heads, T, head size], of one run of tokens."""
 
 
 def round_up(length: int) -> int:
@@ -24,22 +26,45 @@ def round_up(length: int) -> int:
     return -(-length // LENGTH_STEP) * LENGTH_STEP
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Trunk:
+    """Keys and values of a beginning that sequences share."""
+
+    layers: Layers
+    length: int
+    """Tokens."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes."""
+        return size_of(self.layers)
+
+
+def size_of(layers: Layers) -> int:
+    """Bytes of keys and values."""
+    return sum(keys.nbytes + values.nbytes for keys, values in layers)
+
+
 class SlotCache:
-    """Keys and values per layer, [slots, positions, key/value heads, head size]; grows when asked to."""
+    """Keys and values per layer, [slots, key/value heads, positions, head size]; grows by half as much again."""
 
     def __init__(self) -> None:
         self.slots = 0
         self.positions = 0
-        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reserve(self, slots: int, positions: int, *, used: int) -> None:
         """Have room for this many slots and positions; the first `used` slots keep their content."""
         if slots <= self.slots and positions <= self.positions:
             return
-        self.slots, self.positions = max(slots, self.slots), max(round_up(positions), self.positions)
         if used == 0:
+            self.slots, self.positions = max(slots, self.slots), max(round_up(positions), self.positions)
             self._layers.clear()
             return
+        if slots > self.slots:
+            self.slots = max(slots, self.slots + self.slots // 2)
+        if positions > self.positions:
+            self.positions = round_up(max(positions, self.positions + self.positions // 2))
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._grown(keys, used), self._grown(values, used))
 
@@ -48,63 +73,75 @@ class SlotCache:
         self.slots = self.positions = 0
         self._layers.clear()
 
-    def copy(self, sources: torch.Tensor, targets: torch.Tensor, length: int) -> None:
+    def copy(self, sources: Tensor, targets: Tensor, length: int) -> None:
         """Copy the first `length` positions of slots onto others (no slot is both)."""
         for keys, values in self._layers.values():
-            keys[targets, :length] = keys[sources, :length]
-            values[targets, :length] = values[sources, :length]
+            keys[targets, :, :length] = keys[sources, :, :length]
+            values[targets, :, :length] = values[sources, :, :length]
 
-    def spread(self, sources: torch.Tensor, length: int) -> None:
+    def spread(self, sources: Tensor, length: int) -> None:
         """Let slot i hold the first `length` positions of slot `sources[i]`; what else the slots held is lost."""
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._spread(keys, sources, length), self._spread(values, sources, length))
         self.slots = len(sources)
 
-    def layer(self, index: int, like_key: torch.Tensor, like_value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(self, slot: int, length: int) -> Layers:
+        """A copy of the first `length` positions of a slot."""
+        return [
+            (keys[slot, :, :length].clone(), values[slot, :, :length].clone())
+            for _, (keys, values) in sorted(self._layers.items())
+        ]
+
+    def write(self, slot: int, start: int, layers: Layers, length: int) -> None:
+        """Put the first `length` positions of `layers` into a slot, from position `start` on."""
+        for index, (new_keys, new_values) in enumerate(layers):
+            keys, values = self.layer(index, new_keys[None], new_values[None])
+            keys[slot, :, start : start + length] = new_keys[:, :length]
+            values[slot, :, start : start + length] = new_values[:, :length]
+
+    def layer(self, index: int, like_key: Tensor, like_value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of one layer, made on its first use. `like_*`: [B, heads, T, head size]."""
         if index not in self._layers:
             self._layers[index] = (self._empty(like_key), self._empty(like_value))
         return self._layers[index]
 
-    def _empty(self, like: torch.Tensor) -> torch.Tensor:
+    def _empty(self, like: Tensor) -> Tensor:
         # zeros, not empty: a masked position has probability 0, but 0 x NaN would be NaN
-        return like.new_zeros((self.slots, self.positions, like.shape[1], like.shape[3]))
+        return like.new_zeros((self.slots, like.shape[1], self.positions, like.shape[3]))
 
-    def _spread(self, old: torch.Tensor, sources: torch.Tensor, length: int) -> torch.Tensor:
+    def _spread(self, old: Tensor, sources: Tensor, length: int) -> Tensor:
         new = old.new_zeros((len(sources), *old.shape[1:]))
-        new[:, :length] = old[sources, :length]
+        new[:, :, :length] = old[sources, :, :length]
         return new
 
-    def _grown(self, old: torch.Tensor, used: int) -> torch.Tensor:
-        new = old.new_zeros((self.slots, self.positions, *old.shape[2:]))
-        new[:used, : old.shape[1]] = old[:used]
+    def _grown(self, old: Tensor, used: int) -> Tensor:
+        new = old.new_zeros((self.slots, old.shape[1], self.positions, old.shape[3]))
+        new[:used, :, : old.shape[2]] = old[:used]
         return new
 
 
 class Prefill:
     """A forward over whole prompts, right-padded, written to the slots from `first` on."""
 
-    def __init__(self, cache: SlotCache, first: int, positions_B_T: torch.Tensor) -> None:
+    def __init__(self, cache: SlotCache, first: int, positions_B_T: Tensor) -> None:
         self._cache = cache
         self._first = first
         self._positions_B_T = positions_B_T
-        self._masks: dict[int, torch.Tensor] = {}
+        self._masks: dict[int, Tensor] = {}
 
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's keys and values; attention needs no others. [B, heads, T, head size]."""
         keys, values = self._cache.layer(layer, key, value)
         rows = slice(self._first, self._first + key.shape[0])
-        keys[rows, : key.shape[2]] = key.transpose(1, 2)
-        values[rows, : key.shape[2]] = value.transpose(1, 2)
+        keys[rows, :, : key.shape[2]] = key
+        values[rows, :, : key.shape[2]] = value
         return key, value
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Asked for by models that make positions themselves."""
         return 0
 
-    def mask(self, window: int | None) -> torch.Tensor | None:
+    def mask(self, window: int | None) -> Tensor | None:
         """None is plain causal: right padding is never seen by what stands before it."""
         length = self._positions_B_T.shape[1]
         if window is None or window >= length:
@@ -117,81 +154,62 @@ class Prefill:
 
 
 class Extend:
-    """A forward over T further tokens of slots 0 … B-1, which start at lengths of their own (T = 1: a decode step)."""
+    """A forward over T further tokens of the slots from `first` on, each from a place of its own on (T = 1: a decode step)."""
 
-    def __init__(self, cache: SlotCache, positions_B_T: torch.Tensor, reach: int) -> None:
-        """`reach`: no position of this pass is beyond it."""
+    def __init__(
+        self,
+        cache: SlotCache,
+        places_B_T: Tensor,
+        reach: int,
+        *,
+        first: int = 0,
+        trunks: Sequence[tuple[Trunk, Tensor]] = (),
+    ) -> None:
+        """Describe the pass.
+
+        Args:
+            cache: the slots.
+            places_B_T: the tokens' positions in their slots (without a trunk: in their sequences).
+            reach: no place of this pass is beyond it.
+            first: the first row's slot.
+            trunks: shared beginnings, each with the rows that continue it; a row continues one at most.
+        """
         self._cache = cache
-        self._positions_B_T = positions_B_T
+        self._places_B_T = places_B_T
         self._reach = min(round_up(reach), cache.positions)
-        rows = torch.arange(positions_B_T.shape[0], device=positions_B_T.device)
-        self._flat = (rows[:, None] * cache.positions + positions_B_T).reshape(-1)
-        self._masks: dict[int | None, torch.Tensor] = {}
+        self._first = first
+        self.trunks = trunks
+        self._flat: dict[int, Tensor] = {}
+        self._masks: dict[int | None, Tensor] = {}
 
-    def update(
-        self, key: torch.Tensor, value: torch.Tensor, layer: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values; returns all of these slots', [B, heads, reach, head size]."""
         keys, values = self._cache.layer(layer, key, value)
-        keys.view(-1, *keys.shape[2:]).index_copy_(0, self._flat, key.transpose(1, 2).reshape(-1, *keys.shape[2:]))
-        values.view(-1, *values.shape[2:]).index_copy_(0, self._flat, value.transpose(1, 2).reshape(-1, *values.shape[2:]))
-        rows = key.shape[0]
-        return keys[:rows, : self._reach].transpose(1, 2), values[:rows, : self._reach].transpose(1, 2)
+        where = self._where(key.shape[1])
+        for all_of, new in ((keys, key), (values, value)):
+            all_of.view(-1, new.shape[3]).index_copy_(0, where, new.reshape(-1, new.shape[3]))
+        rows = slice(self._first, self._first + key.shape[0])
+        return keys[rows, :, : self._reach], values[rows, :, : self._reach]
 
     def get_seq_length(self, layer: int = 0) -> int:
         """Asked for by models that make positions themselves."""
         return 0
 
-    def mask(self, window: int | None) -> torch.Tensor:
-        """[B, 1, T, reach], true where a token sees a position of its slot."""
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
+        """[B, 1, T, reach]: 0 where a token sees a position of its slot, else -inf."""
         if window not in self._masks:
-            index = torch.arange(self._reach, device=self._positions_B_T.device)
-            distance = self._positions_B_T[:, :, None] - index
+            index = torch.arange(self._reach, device=self._places_B_T.device)
+            distance = self._places_B_T[:, :, None] - index
             seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-            self._masks[window] = seen[:, None]
+            mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+            self._masks[window] = mask[:, None]
         return self._masks[window]
 
-
-def slot_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    *,
-    slots: Prefill | Extend | None = None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention over slots, with transformers' attention interface; without slots, transformers' SDPA.
-
-    Query heads that share key/value heads are folded into the query length of a decode step: keys are never repeated.
-    """
-    if slots is None:
-        return _sdpa(module, query, key, value, attention_mask, scaling=scaling, sliding_window=sliding_window, **kwargs)
-    mask = slots.mask(sliding_window)
-    rows, heads, length, size = query.shape
-    groups = heads // key.shape[1]
-    if groups > 1 and length == 1:
-        query = query.reshape(rows, key.shape[1], groups, size)
-    elif groups > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, scale=scaling)
-    return out.reshape(rows, heads, length, out.shape[-1]).transpose(1, 2).contiguous(), None
-
-
-def _sdpa(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-    result: tuple[torch.Tensor, None] = sdpa_attention_forward(*args, **kwargs)
-    return result
-
-
-def register_attention() -> None:
-    """Make ATTENTION known to transformers; doing so again changes nothing."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(ATTENTION, slot_attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    def _where(self, heads: int) -> Tensor:
+        """Index of each [row, head, token] among all positions of all slots."""
+        if heads not in self._flat:
+            device = self._places_B_T.device
+            rows = torch.arange(self._first, self._first + len(self._places_B_T), device=device)
+            lines = (rows[:, None] * heads + torch.arange(heads, device=device)) * self._cache.positions
+            self._flat[heads] = (lines[:, :, None] + self._places_B_T[:, None]).reshape(-1)
+        return self._flat[heads]

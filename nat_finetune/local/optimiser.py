@@ -70,6 +70,7 @@ class Optimiser:
         for group in self._adam.param_groups:
             group["lr"] = rate
         self._adam.step()
+        torch.autograd.graph.increment_version(masters)  # the fused step does not, and caches of weights look at it
         self._weights.publish()
         self._weights.clear_gradients()
         self.steps += 1

@@ -33,6 +33,8 @@ class Draw:
     """float32, 1 for none; None where no row asks for it."""
     greedy: bool = True
     """Whether some row may have temperature 0."""
+    scales: bool = True
+    """Whether some row may have a temperature other than 0 and 1."""
 
 
 def uniform(seed_B: torch.Tensor, step_B: torch.Tensor) -> torch.Tensor:
@@ -62,15 +64,16 @@ def sample(logits_B_V: torch.Tensor, draw: Draw) -> tuple[torch.Tensor, torch.Te
         Tokens [B] (int64) and their logprobs [B] (float32, nats) in the full softmax at the row's temperature: top_k and
         top_p change the draw, not the logprob. Greedy rows report the logprob at temperature 1.
     """
-    logits_B_V = scaled(logits_B_V, draw.temperature_B)
-    normaliser_B = logits_B_V.logsumexp(-1)
-    probs_B_V = (logits_B_V - normaliser_B[:, None]).exp()
+    logits_B_V = scaled(logits_B_V, draw.temperature_B) if draw.scales else logits_B_V.float()
+    full_B_V = probs_B_V = logits_B_V.softmax(-1)
     if draw.top_k_B is not None or draw.top_p_B is not None:
         probs_B_V = truncated(probs_B_V, draw.top_k_B, draw.top_p_B)
     tokens_B = inverse_cdf(probs_B_V, uniform(draw.seed_B, draw.step_B))
     if draw.greedy:
         tokens_B = torch.where(draw.temperature_B > 0, tokens_B, logits_B_V.argmax(-1))
-    return tokens_B, logits_B_V.gather(1, tokens_B[:, None])[:, 0] - normaliser_B
+    best_B = logits_B_V.amax(-1)
+    # log p = logit - log of the softmax's sum; that sum, without another pass over the vocabulary, from the largest logit
+    return tokens_B, logits_B_V.gather(1, tokens_B[:, None])[:, 0] - best_B + full_B_V.amax(-1).log()
 
 
 def inverse_cdf(probs_B_V: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
@@ -84,7 +87,7 @@ def inverse_cdf(probs_B_V: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tenso
     if blocks * _BLOCK != vocabulary:
         probs_B_V = torch.nn.functional.pad(probs_B_V, (0, blocks * _BLOCK - vocabulary))
     probs = probs_B_V.view(rows, blocks, _BLOCK)
-    mass = probs.sum(-1, dtype=torch.float64).cumsum(-1)
+    mass = probs.sum(-1).double().cumsum(-1)  # a block's 256 terms lose nothing in float32, the blocks' sum would
     target = uniform_B[:, None] * mass[:, -1:]
     block = torch.searchsorted(mass, target, right=True).clamp_(max=blocks - 1)
     before = torch.where(block > 0, mass.gather(1, (block - 1).clamp(min=0)), torch.zeros_like(target))

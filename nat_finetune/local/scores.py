@@ -12,7 +12,7 @@ from nat_finetune.algorithms.logprobs import TokenScores, selected_logprobs
 from nat_finetune.data.batches import MicroBatch, Rows
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
-from nat_finetune.local.kv_cache import ATTENTION
+from nat_finetune.local.attention import ATTENTION
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
@@ -91,7 +91,7 @@ class TrainerScorer:
 
 
 class _Branches:
-    """The mask of sequences that are trees, for `kv_cache.slot_attention`."""
+    """The mask of sequences that are trees, for `attention.slot_attention`."""
 
     def __init__(self, sees_L_T_T: Tensor, positions_L_T: Tensor) -> None:
         self._sees_L_1_T_T = sees_L_T_T[:, None]

@@ -33,6 +33,7 @@ def score(forward: Forward, rows: Sequence[ScoreRow], *, temperature: float, sto
     Returns:
         A list of nats for each row, as long as its completion.
     """
+    forward.refresh()
     results: list[list[float]] = [[] for _ in rows]
     prompts: dict[Ids, list[int]] = {}
     for index, (prompt, _) in enumerate(rows):

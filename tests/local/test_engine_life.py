@@ -21,7 +21,10 @@ class Breaking:
 
     def __init__(self, forward):
         self.forward, self.broken = forward, False
-        self.device, self.pass_tokens = forward.device, forward.pass_tokens
+        self.device, self.pass_tokens, self.shares = forward.device, forward.pass_tokens, forward.shares
+
+    def refresh(self, **settings):
+        self.forward.refresh(**settings)
 
     def hidden(self, *args):
         if self.broken:

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, BertConfig, Gemma2Config, GPT2Config, MambaConfig
 
 from nat_finetune.errors import BackendError
+from nat_finetune.local.blocks import BlockForward
 from nat_finetune.local.engine import Engine
 from nat_finetune.local.forward import CausalForward, RecomputeForward, disagreement, forward_of
 from nat_finetune.local.kv_cache import Extend
@@ -32,7 +33,15 @@ def random_model(config):
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_usual_architectures_keep_keys_and_values(arch):
-    assert isinstance(forward_of(tiny_model(arch)[0]), CausalForward)
+    kind = CausalForward if arch in ("gemma3", "phi3") else BlockForward
+    assert isinstance(forward_of(tiny_model(arch)[0]), kind)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_transformers_own_blocks_serve_every_usual_architecture(arch):
+    model, _ = tiny_model(arch)
+    assert disagreement(model, CausalForward(model)) < 1e-5
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
@@ -64,6 +73,6 @@ def test_the_check_sees_a_wrong_cache(monkeypatch):
     forward = CausalForward(model)
     assert disagreement(model, forward) < 1e-5
     monkeypatch.setattr(
-        Extend, "mask", lambda self, window: torch.ones_like(self._positions_B_T, dtype=torch.bool)[:, None, :, None]
+        Extend, "mask", lambda self, window, dtype: torch.zeros_like(self._places_B_T, dtype=dtype)[:, None, :, None]
     )
     assert disagreement(model, forward) > 1e-2

@@ -50,22 +50,13 @@ def device_of(llm: LocalLLMConfig) -> Device:
     """
     import torch
 
+    from nat_finetune.local.device import free_ram
     from nat_finetune.local.model import pick_device
 
     device = pick_device(llm.device)
     if device.type == "cuda":
         return Device("cuda", torch.cuda.mem_get_info(device)[0])
-    return Device(device.type, _free_ram())
-
-
-def _free_ram() -> int | None:
-    """Bytes that the system could give out; None where it does not say in Linux's way."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = (line.split() for line in lines)
-            return next((int(words[1]) * 1024 for words in found if words[0] == "MemAvailable:"), None)
-    except OSError:
-        return None
+    return Device(device.type, free_ram())
 
 
 def guessed_tokens(examples: Sequence[Example], llm: LocalLLMConfig, size: ModelSize) -> int:
@@ -93,6 +84,8 @@ def memory_parts(
     reference = weights if adapter.lora is None and adapter.algorithm.settings().needs_reference else 0
     parts = {
         "weights": weights,
+        # See local/fast_linear.py: float32 on a CPU is sampled from a second layout of the weights.
+        "weights laid out for sampling": weights if device.name == "cpu" and width == 4 else 0,
         "trained weights in float32": masters,
         "gradients": trained * 4 + model_gradients,
         "AdamW": trained * 8,

@@ -1,0 +1,147 @@
+"""The usual decoder block (Llama, Mistral, Qwen 2 and 3), run without transformers' modules around it.
+
+What is computed is the same; what is saved is time: one call for queries, keys and values, one for gate and up, weights laid
+out for the CPU, and none of the bookkeeping that costs a small model more than its arithmetic. `forward_of` holds it against
+the model before it is used, and takes the slower way where it doesn't fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, cat
+from torch.nn import functional
+
+from nat_finetune.errors import BackendError
+from nat_finetune.local.attention import attend
+from nat_finetune.local.device import free_ram, place
+from nat_finetune.local.fast_linear import FastLinear, can_pack
+from nat_finetune.local.kv_cache import Extend, Prefill
+
+BLOCKS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
+"""Named, not guessed: a short comparison can't see everything in which another block might differ."""
+
+
+class _Norm:
+    """Root mean square normalisation (arXiv:1910.07467)."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._shape: Sequence[int] = tuple(module.weight.shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.rms_norm(x, self._shape, self._module.weight, self._module.variance_epsilon)
+
+
+class _Block:
+    """One layer."""
+
+    def __init__(self, layer: Any, index: int, *, packed: bool) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.index = index
+        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self.qkv = FastLinear([attention.q_proj, attention.k_proj, attention.v_proj], packed=packed)
+        self.out = FastLinear([attention.o_proj], packed=packed)
+        self.gate_up = FastLinear([mlp.gate_proj, mlp.up_proj], packed=packed)
+        self.down = FastLinear([mlp.down_proj], packed=packed)
+        self.act = mlp.act_fn
+        parts = dict(attention.named_children())
+        self.query_norm = _Norm(parts["q_norm"]) if "q_norm" in parts else None
+        self.key_norm = _Norm(parts["k_norm"]) if "k_norm" in parts else None
+        self.size = int(attention.head_dim)
+        self.heads = int(attention.config.num_attention_heads)
+        self.shared = int(attention.config.num_key_value_heads)
+        self.scale = float(attention.scaling)
+        self.window = _window(attention, index)
+
+    def linears(self) -> tuple[FastLinear, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
+
+    def __call__(self, x_N_H: Tensor, cos: Tensor, sin: Tensor, rows: int, slots: Prefill | Extend) -> Tensor:
+        """`cos`, `sin`: [N, 1, head size]; `rows`: B of N = B · T."""
+        states = self.qkv(self.before(x_N_H)).view(x_N_H.shape[0], -1, self.size)
+        turned = self.heads + self.shared
+        query_key = _rotated(self._normalised(states[:, :turned]), cos, sin)
+        out = attend(
+            slots,
+            self.index,
+            _by_row(query_key[:, : self.heads], rows),
+            _by_row(query_key[:, self.heads :], rows),
+            _by_row(states[:, turned:], rows),
+            scale=self.scale,
+            window=self.window,
+        )
+        x_N_H = self.out(out.reshape(x_N_H.shape[0], -1)).add_(x_N_H)
+        gate, up = self.gate_up(self.between(x_N_H)).chunk(2, -1)
+        hidden: Tensor = self.act(gate)
+        return self.down(hidden.mul_(up)).add_(x_N_H)
+
+    def _normalised(self, states: Tensor) -> Tensor:
+        if self.query_norm is None or self.key_norm is None:
+            return states
+        return cat([self.query_norm(states[:, : self.heads]), self.key_norm(states[:, self.heads :])], 1)
+
+
+class BlockForward:
+    """A forward over slots for models of usual blocks (see `forward.Forward`)."""
+
+    def __init__(self, model: Any) -> None:
+        """Raises BackendError where the model is made of something else."""
+        decoder = model.get_decoder()
+        kinds = {type(layer).__name__ for layer in decoder.layers}
+        if not kinds <= set(BLOCKS):
+            raise BackendError(f"its blocks are {', '.join(sorted(kinds))}")
+        self.device, self.pass_tokens = place(model)
+        self._embedding = model.get_input_embeddings()
+        count = sum(parameter.numel() for parameter in model.parameters())
+        packed = can_pack(self._embedding.weight, count, free_ram())
+        self._blocks = [_Block(layer, index, packed=packed) for index, layer in enumerate(decoder.layers)]
+        self._norm, self._rotary = _Norm(decoder.norm), decoder.rotary_emb
+        self._head = FastLinear([model.get_output_embeddings()], packed=packed)
+        self.shares = all(block.window is None for block in self._blocks)
+        self.refresh(changed=True)
+
+    def refresh(self, *, changed: bool = False) -> None:
+        """See whether the weights have changed; `changed`: they have."""
+        for linear in (self._head, *(linear for block in self._blocks for linear in block.linears())):
+            linear.refresh(changed=changed)
+
+    def hidden(self, ids_B_T: Tensor, positions_B_T: Tensor, slots: Prefill | Extend) -> Tensor:
+        """Hidden states after the last layer, [B, T, hidden size]."""
+        rows = ids_B_T.shape[0]
+        states = functional.embedding(ids_B_T, self._embedding.weight)
+        cos, sin = (part.expand(rows, -1, -1).reshape(-1, 1, part.shape[-1]) for part in self._rotary(states, positions_B_T))
+        x_N_H = states.reshape(-1, states.shape[-1])
+        for block in self._blocks:
+            x_N_H = block(x_N_H, cos, sin, rows, slots)
+        return _by_row(self._norm(x_N_H), rows)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits of some hidden states, [..., V]."""
+        return self._head(hidden)
+
+
+def _by_row(states: Tensor, rows: int) -> Tensor:
+    """[B · T, …] → [B, T, …]."""
+    return states.view(rows, -1, *states.shape[1:])
+
+
+def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions (arXiv:2104.09864) as these models pair dimensions: i with i + half. [N, heads, head size]."""
+    half = states.shape[-1] // 2
+    out = states * cos
+    out[..., :half].addcmul_(states[..., half:], sin[..., :half], value=-1)
+    out[..., half:].addcmul_(states[..., :half], sin[..., half:])
+    return out
+
+
+def _window(attention: Any, index: int) -> int | None:
+    """Positions that a layer looks back over; None for all."""
+    config = attention.config
+    found = config.to_dict()
+    kinds = found.get("layer_types")
+    if kinds is not None and kinds[index] != "sliding_attention":
+        return None
+    window: int | None = found.get("sliding_window")
+    return window
