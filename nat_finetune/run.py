@@ -53,7 +53,7 @@ class Run:
         self.state = store.state()
         self.policy = self.state.policy or PolicyRef(llm=parts.target.llm, version=0)
         self._ledger = Ledger.from_dict(self.state.ledger)
-        self._collected = Collected(store)
+        self._collected = Collected(store, config.max_failure_rate)
         self._uncommitted: list[Rollout] = []
         self._metrics: dict[str, Any] = {}
         self._step_seconds: dict[str, float] = {}

@@ -13,8 +13,9 @@ from nat_finetune.types import Cause, Rollout
 class Collected:
     """Finds finished rollouts again; what does not count any more is `superseded`, to be accounted for."""
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, max_failure_rate: float) -> None:
         self._store = store
+        self._max_failure_rate = max_failure_rate
         self._pending: dict[int, list[Rollout]] = {}
         self.superseded: list[Rollout] = []
         """Rollouts that were run anew."""
@@ -41,24 +42,32 @@ class Collected:
     def unfinished(self, step: int, wanted: set[str]) -> list[Rollout]:
         """Those of the wanted rollouts that a stopped session finished, with their earlier attempts.
 
-        Others stay for when they are asked for; attempts without an end are superseded.
+        Others stay for when they are asked for; attempts without an end are superseded. Where so many failed that the step
+        would end the run once more, the failed ones are superseded too, to be run anew: what failed may have been mended.
         """
         found = self._pending.pop(step, [])
-        finals = {rollout.rollout_id for rollout in found if is_final(rollout)}
+        latest = {rollout.rollout_id: rollout for rollout in found}  # a failed one that was run anew has its id
+        finals = [rollout for name, rollout in latest.items() if is_final(rollout) and name in wanted]
+        if _failure_message(finals, self._max_failure_rate) is not None:
+            finals = [rollout for rollout in finals if not _failed(rollout)]
+        ended = {rollout.rollout_id for rollout in finals}
         others = [rollout for rollout in found if _request(rollout) not in wanted]
-        usable = [rollout for rollout in found if _request(rollout) in finals & wanted]
-        self.superseded += [rollout for rollout in found if rollout not in usable and rollout not in others]
+        usable = [rollout for rollout in latest.values() if _request(rollout) in ended]
+        kept = {id(rollout) for rollout in [*usable, *others]}
+        self.superseded += [rollout for rollout in found if id(rollout) not in kept]
         if others:
             self._pending[step] = others
         return usable
 
     def committed(self, step: int) -> list[Rollout]:
         """The rollouts of a step that is in the checkpoint: accounted for already, but its round is still under way."""
-        found: list[Rollout] = []
+        found: dict[str, Rollout] = {}
         for index, rollout in self._store.rollouts():
-            if index == step:
-                found = [*found, rollout] if rollout is not None else []
-        return sorted(found, key=lambda rollout: rollout.rollout_id)
+            if index == step and rollout is None:
+                found.clear()
+            elif index == step and rollout is not None:
+                found[rollout.rollout_id] = rollout
+        return sorted(found.values(), key=lambda rollout: rollout.rollout_id)
 
 
 def is_final(rollout: Rollout) -> bool:
@@ -82,9 +91,14 @@ def require_few_failures(rollouts: list[Rollout], limit: float) -> list[Rollout]
     return rollouts
 
 
+def _failed(rollout: Rollout) -> bool:
+    """Whether it failed through no fault of the policy."""
+    return rollout.failure is not None and rollout.failure.cause is Cause.INFRASTRUCTURE
+
+
 def _failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
     """What to say when more than `limit` (a share) of the rollouts failed through no fault of the policy; None if not."""
-    failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.INFRASTRUCTURE]
+    failures = [r.failure for r in rollouts if r.failure is not None and _failed(r)]
     if len(failures) <= limit * len(rollouts):
         return None
     kinds = Counter((f.stage, f.error_type, f.message) for f in failures).most_common(3)

@@ -103,6 +103,16 @@ def test_components_that_fail_end_the_run_with_a_report(folder, capsys, override
     assert said.split("\n")[0] in report(folder)["message"]
 
 
+def test_rollouts_that_failed_are_run_anew_once_what_failed_is_mended(folder, capsys):
+    assert run("workflow.mode=raises") == 5
+    made = only_run(folder)
+    (made / "config.yml").write_text((made / "config.yml").read_text().replace("mode: raises", "mode: sound"))
+    assert main(["run", "--resume", str(made)]) == 0
+    rows = {row["bucket"]: row for row in report(folder)["ledger"]["rows"]}
+    assert report(folder)["steps"][0]["failed"]["infrastructure"] == 0, rows
+    assert main(["export-data", str(made), "--format", "trl", "--items", "rollouts", "--validation-share", "0"]) == 0
+
+
 @pytest.mark.parametrize(("key", "code"), [("workflow.mode", 5), ("eval.evaluators.score.mode", 4)])
 def test_what_hangs_is_given_up(folder, capsys, key, code):
     assert run(f"{key}=hangs", "finetuning.rollout_timeout_seconds=0.1") == code

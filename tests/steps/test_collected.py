@@ -1,17 +1,28 @@
 """What of an unfinished collection counts."""
 
+from dataclasses import replace
+
 from nat_finetune.runstore import RunStore
 from nat_finetune.steps.collected import Collected
+from nat_finetune.types import Cause, Failure
 from tests.data.rollouts import rollout
 
 
 def log(tmp_path, *names):
     store = RunStore.create(tmp_path / "run")
     for name in names:
-        store.restart_step(0) if name is None else store.add_rollout(0, rollout(rollout_id=name))
-    collected = Collected(store)
+        store.restart_step(0) if name is None else store.add_rollout(0, made(name))
+    collected = Collected(store, max_failure_rate=0.4)
     collected.find(0)
     return collected
+
+
+def made(name):
+    """A rollout; one that failed where the name ends in `!`."""
+    whole = rollout(rollout_id=name.rstrip("!"))
+    cause = {"stage": "tool", "cause": Cause.INFRASTRUCTURE, "error_type": "OSError", "message": "no connection"}
+    failure = Failure(rollout_id=whole.rollout_id, seq=0, path=(), start=0.0, end=1.0, **cause)
+    return replace(whole, events=(failure,), failure=failure) if name.endswith("!") else whole
 
 
 def ids(rollouts):
@@ -53,3 +64,22 @@ def test_a_restart_in_the_log_discards_what_was_before(tmp_path):
     collected = log(tmp_path, "a", "b", None, "a")
     assert ids(collected.superseded) == ["a", "b"]
     assert ids(collected.unfinished(0, {"a", "b"})) == ["a"]
+
+
+def test_too_many_failures_are_run_anew_and_few_are_kept(tmp_path):
+    collected = log(tmp_path, "a~1", "a!", "b!", "c")
+    assert ids(collected.unfinished(0, {"a", "b", "c"})) == ["c"]
+    assert ids(collected.superseded) == ["a~1", "a", "b"]
+    (tmp_path / "few").mkdir()
+    collected = log(tmp_path / "few", "a!", "b", "c")
+    assert ids(collected.unfinished(0, {"a", "b", "c"})) == ["a", "b", "c"]
+    assert collected.superseded == []
+
+
+def test_of_a_rollout_that_was_run_anew_the_last_one_counts(tmp_path):
+    collected = log(tmp_path, "a!", "b!", "c", "a", "b")
+    kept = collected.unfinished(0, {"a", "b", "c"})
+    assert ids(kept) == ["a", "b", "c"]
+    assert not any(rollout.failure for rollout in kept)
+    assert ids(collected.superseded) == ["a", "b"]
+    assert [rollout.failure for rollout in collected.committed(0)] == [None] * 3
