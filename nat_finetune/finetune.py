@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from nat_finetune.steps.best import best_checkpoint
 from nat_finetune.steps.parts import Parts, RolloutSource
 from nat_finetune.steps.schedule import Budget
 from nat_finetune.steps.selection import best_scores
+from nat_finetune.steps.serving import unserved
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
 Checkpoint = Literal["best", "last"]
@@ -97,6 +98,9 @@ async def evaluate_config(
         if held is not None and evaluates_examples(config, split):
             examples, clusters = await load_held_out(config, parts, split, kept)
         policy = await policy_of(config, parts, run, checkpoint)
+        why = None if run is None else unserved(await parts.get_trainer_adapter(), policy, RunStore(run))
+        if why is not None:
+            raise BackendError(f"{run} can't be evaluated: {why}")
         measured = await evaluation(config, parts, examples, split, clusters, held)
         if measured is None:
             raise ConfigError(Problem("the config has no such dataset", f"finetuning.{split}"))
@@ -150,19 +154,31 @@ def _kept(store: RunStore) -> manifest.Manifest | None:
     return None if split is None else manifest.Manifest.from_dict(split)
 
 
+def leave_it(question: str) -> bool:
+    """After Ctrl-C, whether to cancel a remote job, where nobody can be asked: it goes on."""
+    return False
+
+
 async def finetune(
-    loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress, *, budget: Budget | None = None
+    loaded: LoadedConfig,
+    registry: Registry,
+    store: RunStore,
+    progress: Progress,
+    *,
+    budget: Budget | None = None,
+    cancel_wanted: Callable[[str], bool] = leave_it,
 ) -> dict[str, Any]:
     """Run the config in `store`'s folder, from the beginning or from where it stopped; returns the report.
 
-    With a budget, training ends in time for the evaluations after it.
+    With a budget, training ends in time for the evaluations after it. `cancel_wanted` is asked after Ctrl-C, with a remote
+    job's name.
 
     Raises:
         NatFinetuneError: the run could not reach its end; the report in the folder says why.
     """
     with store.locked():
         try:
-            await _finetune(loaded, registry, store, progress, budget)
+            await _finetune(loaded, registry, store, progress, budget, cancel_wanted)
         except NatFinetuneError as error:
             with suppress(OutputError):  # a folder that takes no report either must not hide why the run ended
                 write_report(loaded, store, exit_code=error.exit_code, reason=type(error).__name__, message=str(error))
@@ -183,7 +199,12 @@ def write_report(
 
 
 async def _finetune(
-    loaded: LoadedConfig, registry: Registry, store: RunStore, progress: Progress, budget: Budget | None
+    loaded: LoadedConfig,
+    registry: Registry,
+    store: RunStore,
+    progress: Progress,
+    budget: Budget | None,
+    cancel_wanted: Callable[[str], bool],
 ) -> None:
     config = loaded.config
     began = time.monotonic()
@@ -191,7 +212,7 @@ async def _finetune(
         data = await load_data(config, parts, _kept(store))
         if data.manifest is not None:
             store.write_json(manifest.NAME, data.manifest.to_dict())
-        run = await _make_run(config, parts, store, data, progress, budget)
+        run = Run(store, config.finetuning, data.train, await _parts(config, parts, data, budget, cancel_wanted), progress)
         run.resume()
         for warning in [*data.warnings, *await _template_warnings(config, parts)]:
             if warning not in run.state.warnings:
@@ -215,25 +236,23 @@ async def _finetune(
         store.commit(run.state)
 
 
-async def _make_run(
-    config: RunConfig, parts: Composition, store: RunStore, data: DataSets, progress: Progress, budget: Budget | None
-) -> Run:
-    finetuning, held = config.finetuning, data.pairs.held
+async def _parts(
+    config: RunConfig, parts: Composition, data: DataSets, budget: Budget | None, cancel_wanted: Callable[[str], bool]
+) -> Parts:
     records = await parts.get_records()
     if records is not None:
         records.split = data.pairs.split
-    made = Parts(
+    held = data.pairs.held.get("validation")
+    return Parts(
         source=records or await rollout_source(config, parts),
         adapter=await parts.get_trainer_adapter(),
-        validation=await evaluation(
-            config, parts, data.validation, "validation", data.clusters["validation"], held.get("validation")
-        ),
+        validation=await evaluation(config, parts, data.validation, "validation", data.clusters["validation"], held),
         target=parts.target,
         best=await _best(parts),
         check_records=partial(check_pairs, data=data, config=config),
         budget=budget,
+        cancel_wanted=cancel_wanted,
     )
-    return Run(store, finetuning, data.train, made, progress)
 
 
 async def rollout_source(config: RunConfig, parts: Composition) -> RolloutSource:
@@ -312,7 +331,7 @@ async def _template_warnings(config: RunConfig, parts: Composition) -> list[str]
 
 async def _measure(run: Run, store: RunStore, test: PolicyEvaluation | None, name: str, progress: Progress) -> None:
     """The test set, once before and once after."""
-    if test is None or store.evaluation(name) is not None:
+    if test is None or store.evaluation(name) is not None or run.is_unserved("measured"):
         return
     progress.stage_started(run.state.steps_done, "test", None)
     result = await test.evaluate(run.policy)

@@ -379,8 +379,8 @@ class TrainingRun(Protocol):
             NoTrainableSignal: there was nothing to train on for `finetuning.flat_patience` steps in a row.
         """
 
-    async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
-        """Have the adapter train, check the learner, save a checkpoint; None where the collection is empty."""
+    async def update(self, collection: Collection, step: Step, *, wait: bool = True) -> UpdateResult | None:
+        """Have the adapter train, save a checkpoint; None: nothing to train on. Unless `wait`, Detached once a job is sent."""
 
     async def hand_over(self) -> None:
         """Have a backend that runs the rollouts itself do the whole training as one job, then validate; nothing on resume."""

@@ -10,9 +10,7 @@ What a crash leaves behind decides what a resume does:
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -32,10 +30,12 @@ from nat_finetune.runstore import RunStore, checkpoint_name
 from nat_finetune.steps.best import best_checkpoint, patience_message
 from nat_finetune.steps.collected import Collected, is_final, require_few_failures
 from nat_finetune.steps.hand_over import handed_over
-from nat_finetune.steps.job import run_job
+from nat_finetune.steps.job import Jobs
 from nat_finetune.steps.parts import Parts, RolloutSource, evidence
 from nat_finetune.steps.schedule import EpochSchedule, RoundSchedule
 from nat_finetune.steps.selection import Curriculum, Ending, SignalWatch, curriculum_rules, further_examples
+from nat_finetune.steps.serving import require_served, unserved
+from nat_finetune.steps.timing import Stopwatch
 from nat_finetune.types import Collection, Dropped, Example, Group, Item, PolicyRef, PreferencePair, Rollout, UpdateResult
 
 
@@ -50,13 +50,14 @@ class Run:
         self._examples = list(examples)
         self._parts = parts
         self._progress = progress
+        self._jobs = Jobs(parts.adapter, store, progress, parts.cancel_wanted)
         self.state = store.state()
         self.policy = self.state.policy or PolicyRef(llm=parts.target.llm, version=0)
         self._ledger = Ledger.from_dict(self.state.ledger)
         self._collected = Collected(store, config.max_failure_rate)
         self._uncommitted: list[Rollout] = []
         self._metrics: dict[str, Any] = {}
-        self._step_seconds: dict[str, float] = {}
+        self._timed = Stopwatch(self.state.seconds)
         self._exhausted = False
         self._validation_seconds = 0.0
         self._total = 1
@@ -124,7 +125,7 @@ class Run:
         if step.index < self.state.steps_done:
             return require_few_failures(self._collected.committed(step.index), self._config.max_failure_rate)
         requests = requests_for(step.index, step.examples, source.builder.generations, self._config.seed)
-        if self._config.deterministic:
+        if self._config.deterministic and not self._jobs.submitted_from(step.index):
             self._collected.collect_anew(step.index, {request.rollout_id for request in requests})
         return await self._run(step, requests, source)
 
@@ -133,6 +134,8 @@ class Run:
         done = self._collected.unfinished(step.index, {request.rollout_id for request in requests})
         finished = {rollout.rollout_id for rollout in done}
         missing = [request for request in requests if request.rollout_id not in finished]
+        if missing:
+            require_served(self._parts.adapter, self.policy, self._store)
         self._progress.stage_started(step.index, "collect", len(requests))
         for rollout in done:
             self._progress.advanced(is_final(rollout), sampled_tokens(rollout))
@@ -207,14 +210,14 @@ class Run:
             self._end(ending, collection)
         return collection
 
-    async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
+    async def update(self, collection: Collection, step: Step, *, wait: bool = True) -> UpdateResult | None:
         """Have the adapter train on the collection, then commit checkpoint, metrics and ledger together."""
         again = collection.step != step.index  # another pass over items that an earlier step accounted for
         if again:
             self._metrics = self._step_metrics(step)
         collection = replace(collection, step=step.index, dropped=() if again else collection.dropped)
         trains = collection.items or collection.handed_over
-        result, left_out = await self._train(collection) if trains else (None, ())
+        result, left_out = await self._train(collection, wait) if trains else (None, ())
         if result is None:
             self._progress.warning(f"step {collection.step}: nothing to train on, no update")
         else:
@@ -228,12 +231,12 @@ class Run:
             "dropped": {} if again else drop_counts([*collection.dropped, *left_out]),
             "segments": segment_counts(self._uncommitted, collection),
             "update": dict(result.metrics) if result else None,
-            "seconds": dict(self._step_seconds),
+            "seconds": dict(self._timed.step),
             "advantage_share": dict(result.reward_shares) if result else {},
         }
         self._metrics["tokens"]["trained"] = result.tokens_trained if result else 0
         self._store.metrics.append(self._metrics)
-        self._step_seconds.clear()
+        self._timed.step.clear()
         self._uncommitted = []
         self._commit(step)
         self._progress.step_finished(self._metrics)
@@ -263,7 +266,7 @@ class Run:
     async def validate(self, steps_done: int) -> None:
         """Evaluate on the validation set, unless that was done before the run was stopped."""
         name = f"validation-{steps_done:05d}"
-        if self._parts.validation is None or self._store.evaluation(name) is not None:
+        if self._parts.validation is None or self._store.evaluation(name) is not None or self.is_unserved("validated"):
             return
         self._progress.stage_started(steps_done, "validate", None)
         with self._timed("validate"):
@@ -277,6 +280,13 @@ class Run:
         if text not in self.state.warnings:
             self.state.warnings.append(text)
             self._progress.warning(text)
+
+    def is_unserved(self, what: str) -> bool:
+        """Whether the policy can't be sampled from; then says that, and why, it is not measured or validated."""
+        self.state.unmeasured = why = unserved(self._parts.adapter, self.policy, self._store)
+        if why is not None:
+            self.warn(f"the trained model was not {what}: {why}")
+        return why is not None
 
     def take_best(self) -> None:
         """Load the checkpoint that the validation set chose; the last one stays where nothing chooses."""
@@ -309,23 +319,16 @@ class Run:
         self._signal = SignalWatch(self.state, self._config, self._parts.target, self._parts.best, signal_steps)
         self._progress.planned(total, min(self.state.steps_done, total))
 
-    @contextmanager
-    def _timed(self, stage: str) -> Iterator[None]:
-        began = time.monotonic()
-        try:
-            yield
-        finally:
-            seconds = time.monotonic() - began
-            for record in (self.state.seconds, self._step_seconds):
-                record[stage] = record.get(stage, 0.0) + seconds
-
     def _step_metrics(self, step: Step) -> dict[str, Any]:
         position = {"step": step.index, "epoch": step.epoch, "policy_version": self.policy.version}
         return position | rollout_metrics(self._uncommitted, self._parts.target)
 
     def _end(self, ending: Ending, collection: Collection) -> None:
         """Training ends with this step; where nothing was trained and nothing is mastered, the run fails."""
-        steps, evidence = self.state.steps_without_signal, self._evidence(self._uncommitted)
+        steps, evidence = (
+            self.state.steps_without_signal,
+            self._evidence(self._uncommitted),
+        )
         if ending is Ending.NOTHING_LEFT:
             self.warn(nothing_left_message(steps, evidence))
         elif self.policy.version == 0:
@@ -338,7 +341,7 @@ class Run:
         """The error that ends the run; a resume, after an evaluator was mended, collects the step anew."""
         left_out = {"kept": 0, "dropped": drop_counts(dropped), "segments": {}, "update": None}
         self._metrics["tokens"]["trained"] = 0
-        self._store.metrics.append(self._metrics | left_out | {"seconds": dict(self._step_seconds)})
+        self._store.metrics.append(self._metrics | left_out | {"seconds": dict(self._timed.step)})
         self._list(step, dropped)
         self._store.restart_step(step)
         return NoTrainableSignal(message)
@@ -366,11 +369,11 @@ class Run:
         self._metrics["dynamic_sampling"] = {"extra_examples": taken, "extra_groups": len(built.items) - before}
         return built
 
-    async def _train(self, collection: Collection) -> tuple[UpdateResult, tuple[Dropped, ...]]:
+    async def _train(self, collection: Collection, wait: bool) -> tuple[UpdateResult, tuple[Dropped, ...]]:
         """What the update did, and which items the backend could not take."""
         self._progress.stage_started(collection.step, "update", None)
         with self._timed("update"):
-            return await run_job(self._parts.adapter, self._store, collection, self.state.reference)
+            return await self._jobs.run(collection, self.state.reference, wait=wait)
 
     def _account(self, collection: Collection, left_out: Sequence[Dropped] = ()) -> None:
         self._ledger.add(self._uncommitted, collection, self._parts.target, left_out)

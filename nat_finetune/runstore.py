@@ -52,6 +52,8 @@ class RunState:
     """`difficulty` (mean reward by example key, as last seen), `included`, `percentile`, `last_expansion_epoch`."""
     ended: str | None = None
     """Why training ended before its last step."""
+    unmeasured: str | None = None
+    """Why the trained policy could not be evaluated."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage, over all sessions of the run."""
     warnings: list[str] = field(default_factory=list)

@@ -721,7 +721,8 @@ class UpdateResult:
     """By reward: its share of what moved the advantages, summing to 1; empty where there is one reward."""
     backend: Mapping[str, Any] = field(default_factory=dict)
     """What another process or service did, for the report: `service`, `job_id`, `hosts`, `output_model`, `status`, `losses`,
-    `best_epoch`, `deployment`, `checkpoint`, `commands` (to go on), `logs` (last lines), ... JSON-able, no secrets."""
+    `best_epoch`, `deployment`, `checkpoint`, `commands` (to go on), `logs` (last lines), `not_served` (why the trained model
+    can't be sampled from yet, and what to do), ... JSON-able, no secrets."""
 
 
 @dataclass(frozen=True, slots=True)

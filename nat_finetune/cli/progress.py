@@ -14,8 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from nat_finetune.remote.polling import described
+from nat_finetune.report.backend import backend_line
 from nat_finetune.report.progress import Progress
-from nat_finetune.types import EvalResult
+from nat_finetune.types import EvalResult, TrainingJobRef, TrainingJobStatus
 
 
 @contextmanager
@@ -53,6 +55,11 @@ class JsonProgress:
         """A step's metrics."""
         self._say("step_finished", **metrics)
 
+    def job_status(self, step: int, ref: TrainingJobRef, status: TrainingJobStatus) -> None:
+        """What the backend says of a job."""
+        fields = {"state": status.state.value, "backend_state": status.backend_state, "metrics": dict(status.metrics)}
+        self._say("job_status", step=step, job_id=ref.job_id, progress=status.progress, message=status.message, **fields)
+
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:
         """Means and intervals of an evaluation."""
         self._say("evaluated", name=name, step=step, metrics=_metrics(result))
@@ -63,7 +70,7 @@ class JsonProgress:
 
     def finished(self, report: Mapping[str, Any]) -> None:
         """The outcome."""
-        keys = ("run_id", "exit_code", "exit_reason", "headline", "metrics", "seconds")
+        keys = ("run_id", "exit_code", "exit_reason", "headline", "metrics", "seconds", "backend")
         self._say("finished", **{key: report[key] for key in keys})
 
     def _say(self, event: str, **fields: Any) -> None:
@@ -126,6 +133,10 @@ class PlainProgress:
         left = str(self.pace)
         self.say(step_line(metrics, self._steps) + (f" · {left}" if left else ""))
 
+    def job_status(self, step: int, ref: TrainingJobRef, status: TrainingJobStatus) -> None:
+        """What the backend says of a job, in one line."""
+        self.say(f"step {step} · job {ref.job_id} · {described(status)}")
+
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:
         """An evaluation in one line."""
         self.say(f"{name} (policy {result.policy.version if result.policy else '?'}): {evaluation_line(result)}")
@@ -137,6 +148,8 @@ class PlainProgress:
     def finished(self, report: Mapping[str, Any]) -> None:
         """The outcome, the table of metrics, and where the report is."""
         self._console.print(outcome_table(report))
+        for job in report["backend"]:
+            self.say(backend_line(job))
         self.say(str(report["headline"]))
         for finding in report["audit"]:
             if finding["warning"]:
@@ -186,6 +199,10 @@ class LiveProgress:
     def step_finished(self, metrics: Mapping[str, Any]) -> None:
         """A step in one line."""
         self._lines.step_finished(metrics)
+
+    def job_status(self, step: int, ref: TrainingJobRef, status: TrainingJobStatus) -> None:
+        """What the backend says of a job, in one line."""
+        self._lines.job_status(step, ref, status)
 
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:
         """An evaluation in one line."""

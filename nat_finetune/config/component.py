@@ -221,6 +221,10 @@ class TrainerConfig(ComponentConfig):
         """Keys in use that need preference pairs and an adapter that `keeps_weights`."""
         return ()
 
+    def detaches(self) -> bool:
+        """Whether the run ends with `Detached` once a job is submitted: only where the adapter's jobs are `remote`."""
+        return False
+
     def selection_rules(self) -> SelectionRules:
         """Which preference pairs of a collection it trains, and how much each counts."""
         return SelectionRules()

@@ -243,6 +243,17 @@ def _local_model(config: RunConfig) -> Iterator[Problem]:
     )
 
 
+def _detaching(config: RunConfig) -> Iterator[Problem]:
+    adapter, trainer = _adapter(config), _trainer(config)
+    if adapter is not None and trainer is not None and trainer.detaches() and not adapter.remote:
+        yield Problem(
+            f"trainers.{config.finetuning.trainer} does not wait for its job, and a job of "
+            f"`_type: {adapter.component_name}` ends with this process",
+            key=f"trainers.{config.finetuning.trainer}",
+            hint="wait for it, or use an adapter whose jobs run elsewhere",
+        )
+
+
 def _tokens(config: RunConfig) -> Iterator[Problem]:
     builder, llm, name = _builder(config), _llm(config), _llm_name(config)
     if builder is None or llm is None or not builder.token_level:
@@ -312,6 +323,7 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _handed_over,
     _groups_only,
     _local_model,
+    _detaching,
     _tokens,
     _candidates,
     _comparisons,

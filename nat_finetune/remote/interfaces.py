@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from nat_finetune.interfaces import ChatModel, TrainerAdapter
-from nat_finetune.types import JobSpec, PolicyRef, TrainingJobRef
+from nat_finetune.types import JobSpec, PolicyRef, TrainingJobRef, TrainingJobStatus
 
 
 @runtime_checkable
@@ -13,9 +14,21 @@ class RemoteAdapter(TrainerAdapter, Protocol):
     """A trainer adapter whose jobs outlive the process; its config says `remote = True`.
 
     Any process may ask about a job by its `TrainingJobRef` alone. `submit` looks for the job first (`find`), or gives the
-    backend `spec.key` in a form that it refuses twice: what was sent once is never sent again. A transient failure of `submit`
-    is raised as it is: the next attempt asks `find`.
+    backend `spec.key` in a form that it refuses twice: what was sent once is never sent again. The key may be another than
+    `prepare` made: that of a further attempt after a job that failed. A transient failure of `submit` is raised as it is: the
+    caller asks `find` before it submits again. `result` is where the trained policy becomes the one that is sampled from
+    (deployed, `served_at`, loaded back); another process may call it again after a crash, and it then does what is missing.
     """
+
+    async def wait(
+        self, ref: TrainingJobRef, *, on_status: Callable[[TrainingJobStatus], None] | None = None
+    ) -> TrainingJobStatus:
+        """Follow it to its end (`remote.polling.follow`); `on_status` gets each new status.
+
+        Raises:
+            JobGoesOn: the adapter's timeout is over.
+            OutOfReach: too many questions in a row had no answer.
+        """
 
     async def find(self, spec: JobSpec) -> TrainingJobRef | None:
         """The job that any process has submitted under `spec.key`; None: there is none, submitting is safe.

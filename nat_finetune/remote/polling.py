@@ -20,7 +20,7 @@ async def follow(
     interval: float,
     timeout: float | None,
     max_failures: int,
-    on_status: Callable[[TrainingJobStatus], None] = lambda status: None,
+    on_status: Callable[[TrainingJobStatus], None] | None = None,
     what: str = "the job",
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -54,9 +54,9 @@ async def follow(
                 raise OutOfReach(f"{what}: {failures} questions in a row had no answer; the last: {error}") from error
         else:
             failures = 0
-            if status != last:
+            if status != last and on_status is not None:
                 on_status(status)
-                last = status
+            last = status
             if status.state in ENDED:
                 return status
         wait = interval * min(1.5**failures, LONGEST_BACKOFF)

@@ -23,6 +23,10 @@ class JobRecord:
     submitted_at: str | None = None
     """UTC, when the backend had taken it."""
     ended_at: str | None = None
+    outlives: bool = False
+    """Whether it goes on without the process that submitted it."""
+    earlier: tuple[TrainingJobRef, ...] = ()
+    """Jobs of this step that failed or were cancelled before."""
     logs: tuple[str, ...] = ()
     """The backend's last lines, once it has ended."""
 

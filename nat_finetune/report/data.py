@@ -20,6 +20,7 @@ from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.intervals import paired_gain
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.report.audit import audit
+from nat_finetune.report.backend import backend_part
 from nat_finetune.report.diagnosis import plateaus
 from nat_finetune.report.examples import example_rollouts
 from nat_finetune.report.learner import agreement_of
@@ -49,7 +50,8 @@ def build_report(
     never_began = state.ended if not updated else None
     outcome = reason or never_began or exit_reason(metrics.get(primary or ""))
     findings = audit(steps, target.reward_names, held_out_gains(store, config.finetuning, metrics))
-    sentence = headline(primary, metrics.get(primary or ""), outcome, message, confidence=config.finetuning.confidence)
+    told = message or state.unmeasured
+    sentence = headline(primary, metrics.get(primary or ""), outcome, told, confidence=config.finetuning.confidence)
     return {
         "nat_finetune": __version__,
         "run_id": store.folder.name,
@@ -76,6 +78,7 @@ def build_report(
         "steps": steps,
         "validations": validations(store),
         "checkpoint": describe_choice(store, config.finetuning),
+        "backend": backend_part(store),
         "ledger": ledger_table(state.ledger),
         "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
         "account": [*account(steps, metrics), *unknown_pairs(after or before), *([calibration] if calibration else [])],

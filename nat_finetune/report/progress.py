@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from nat_finetune.types import EvalResult
+from nat_finetune.types import EvalResult, TrainingJobRef, TrainingJobStatus
 
 
 class Progress(Protocol):
@@ -25,6 +25,9 @@ class Progress(Protocol):
 
     def step_finished(self, metrics: Mapping[str, Any]) -> None:
         """A step's line of `metrics.jsonl`."""
+
+    def job_status(self, step: int, ref: TrainingJobRef, status: TrainingJobStatus) -> None:
+        """The backend says something new of a step's job."""
 
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:
         """An evaluation is done."""
@@ -52,6 +55,9 @@ class NullProgress:
         """Say nothing."""
 
     def step_finished(self, metrics: Mapping[str, Any]) -> None:
+        """Say nothing."""
+
+    def job_status(self, step: int, ref: TrainingJobRef, status: TrainingJobStatus) -> None:
         """Say nothing."""
 
     def evaluated(self, name: str, step: int, result: EvalResult) -> None:

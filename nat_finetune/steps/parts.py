@@ -38,6 +38,8 @@ class Parts:
     """Refuses items of records that leak into what is held out; returns what to warn of."""
     budget: Budget | None = None
     """None: training takes as long as it takes."""
+    cancel_wanted: Callable[[str], bool] = lambda question: False
+    """As `steps.job.Jobs.cancel_wanted`."""
 
 
 def evidence(rollouts: Sequence[Rollout], parts: Parts, rules: CurriculumRules | None, store: RunStore) -> Evidence:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nat_finetune.cli.progress import JsonProgress, LiveProgress, Pace, PlainProgress, duration, reporter, step_line
 from nat_finetune.report.progress import NullProgress, Progress
-from nat_finetune.types import Estimate, EvalResult, PolicyRef
+from nat_finetune.types import Estimate, EvalResult, JobState, PolicyRef, TrainingJobRef, TrainingJobStatus
 from tests.fixtures.reports import full_report, minimal_report
 
 RESULT = EvalResult(
@@ -165,3 +165,20 @@ def test_resumed_run_says_where_it_stands():
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99, "99 s"), (100, "2 min"), (7_400, "2.1 h")])
 def test_duration(seconds, said):
     assert duration(seconds) == said
+
+
+def test_what_a_backend_says_of_a_job(capsys):
+    status = TrainingJobStatus(JobState.UNKNOWN, None, "queue 3", "warming_up", {"loss": 0.5})
+    ref = TrainingJobRef("job-1", "k", "away")
+    console = recorded()
+    PlainProgress(console).job_status(2, ref, status)
+    line = "step 2 · job job-1 · warming_up (a status that nat-finetune does not know), loss 0.5: queue 3"
+    assert console.file.getvalue().strip() == line
+    JsonProgress().job_status(2, ref, status)
+    said = json.loads(capsys.readouterr().out)
+    assert (said["event"], said["job_id"], said["backend_state"], said["progress"]) == (
+        "job_status",
+        "job-1",
+        "warming_up",
+        None,
+    )
