@@ -68,12 +68,7 @@ def build_report(
         "policy": {**_NO_POLICY, **(store.read_json("policy.json") or {}), "llm": target.llm, "versions": updated},
         "algorithm": resolved_algorithm(config),
         "target": {"functions": list(target.functions), "llm": target.llm, "reward": list(target.reward_names)},
-        "data": {
-            **data.get("sets", {}),
-            "notes": data.get("notes", []),
-            "leaks": data.get("leaks", []),
-            "pairs": data.get("pairs", {}),
-        },
+        "data": {**data.get("sets", {}), **{name: data.get(name, nothing) for name, nothing in _NO_DATA.items()}},
         "metrics": metrics,
         "steps": steps,
         "validations": validations(store),
@@ -257,6 +252,7 @@ def _git() -> dict[str, Any] | None:
     return None if commit is None else {"commit": commit, "dirty": bool(ask("status", "--porcelain"))}
 
 
+_NO_DATA: Mapping[str, Any] = {"notes": [], "leaks": [], "pairs": {}}
 _NO_POLICY = {"source": None, "parameters": None, "trained_parameters": None, "device": None, "dtype": None}
 
 
