@@ -1,0 +1,149 @@
+"""What a job of NeMo RL leaves: checkpoints with their `training_info.json`, losses in its log, the command to convert a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nat_finetune.errors import BackendError
+
+_LOSS = re.compile(r"^\W*(?P<name>loss|accuracy|preference_loss|sft_loss|rewards_chosen_mean|rewards_rejected_mean)\s*:\s*(?P<value>\S+)")
+_STEP = re.compile(r"=+ *Step +(?P<step>\d+)(?:/(?P<of>\d+))? *=+")
+_RESULTS = re.compile(r"Training Results")
+_VALIDATION = re.compile(r"Validation Results|Starting validation|initial validation", re.IGNORECASE)
+REASONS = (
+    (re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory", re.IGNORECASE), "the GPU's memory was not enough"),
+    (re.compile(r"Cluster resources may be insufficient", re.IGNORECASE), "the Ray cluster has fewer GPUs than `cluster` asks for"),
+    (re.compile(r"No space left on device"), "the disk is full"),
+)
+"""Lines of a log that say more than an exit code, and what they mean."""
+LAST_LINES = 20
+"""Of a log, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder `step_N`: whole, for NeMo RL gives it this name when it is."""
+
+    step: int
+    folder: Path
+    info: Mapping[str, Any]
+
+    def number(self, name: str) -> float | None:
+        """A figure of its `training_info.json`; None where it is not there or no finite number."""
+        value = self.info.get(name)
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def read_checkpoints(folder: Path) -> list[Checkpoint]:
+    """All that are whole, by step; `tmp_step_N` and `old_step_N` are not.
+
+    Raises:
+        BackendError: one has no `training_info.json`, or it can't be read.
+    """
+    if not folder.is_dir():
+        return []
+    found = []
+    for place in folder.iterdir():
+        name = re.fullmatch(r"step_(\d+)", place.name)
+        if name is not None and place.is_dir():
+            found.append(Checkpoint(int(name[1]), place, _info(place / "training_info.json")))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def _info(path: Path) -> Mapping[str, Any]:
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path} can't be read: {error}; the checkpoint beside it is not whole") from error
+    if not isinstance(info, dict):
+        raise BackendError(f"{path}: expected a JSON object, found {type(info).__name__}")
+    return info
+
+
+def best_of(checkpoints: Sequence[Checkpoint], metric: str | None) -> Checkpoint | None:
+    """The one with the lowest metric, of equal ones the last; the last of all where none has it. None: there is none."""
+    known = [one for one in checkpoints if metric is not None and one.number(metric) is not None]
+    if not known:
+        return checkpoints[-1] if checkpoints else None
+    lower = metric is not None and metric.endswith("_loss")
+    return min(known, key=lambda one: ((one.number(metric or "") or 0.0) * (1 if lower else -1), -one.step))
+
+
+def conversion(
+    checkpoint: str, *, checkout: str, command: Sequence[str], lora: bool, megatron: bool, model: str, output: str
+) -> list[str]:
+    """Shell lines that make a Hugging Face folder of a checkpoint; to be run where the job ran.
+
+    Args:
+        checkpoint: its folder `step_N`.
+        checkout: NeMo RL's.
+        command: what runs a script there.
+        lora: whether only an adapter was trained.
+        megatron: whether Megatron trained, not DTensor.
+        model: the base model.
+        output: folder to be made.
+    """
+    config, weights, tokenizer = (f"{checkpoint}/{name}" for name in ("config.yaml", "policy/weights", "policy/tokenizer"))
+    run = list(command)
+    if megatron:
+        run = ["uv", "run", "--extra", "mcore"] if run == ["uv", "run"] else run
+        script = ["examples/converters/convert_megatron_to_hf.py", "--config", config]
+        script += ["--megatron-ckpt-path", f"{weights}/iter_0000000", "--hf-ckpt-path", output]
+    elif lora:
+        script = ["examples/converters/convert_lora_to_hf.py", "--base-ckpt", model, "--lora-ckpt", weights, "--hf-ckpt-path", output]
+    else:
+        script = ["examples/converters/convert_dcp_to_hf.py", "--config", config]
+        script += ["--dcp-ckpt-path", weights, "--hf-ckpt-path", output]
+    return [
+        f"cd {shlex.quote(checkout)} && {shlex.join([*run, *script])}",
+        f"cp -r {shlex.quote(tokenizer)}/. {shlex.quote(output)}/",
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the log of a job says."""
+
+    step: int | None
+    """The optimiser step that it is at, counted from 1; None: it has not begun."""
+    curve: tuple[Mapping[str, float], ...]
+    """The losses of each step, as far as they were printed."""
+    reason: str | None
+    """Why it failed, where a line says so."""
+    last: tuple[str, ...]
+
+
+def read_log(text: str) -> Log:
+    """Steps, losses and reasons of a log; lines that are none of these are fine."""
+    step, training, curve, reason = None, False, [], None
+    lines = text.splitlines()
+    for line in lines:
+        head = _STEP.search(line)
+        if head is not None:
+            step, training = (step or 0) + 1, False
+        elif _RESULTS.search(line):
+            training = True
+            curve.append({})
+        elif _VALIDATION.search(line):
+            training = False
+        elif training and (found := _LOSS.match(line)) is not None:
+            value = _number(found["value"])
+            if value is not None:
+                curve[-1][found["name"]] = value
+        reason = reason or next((said for pattern, said in REASONS if pattern.search(line)), None)
+    return Log(step, tuple(curve), reason, tuple(line.rstrip()[:300] for line in lines[-LAST_LINES:]))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text.rstrip(",;"))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
