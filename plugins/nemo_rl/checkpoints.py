@@ -1,4 +1,4 @@
-"""What a job of NeMo RL leaves: checkpoints with their `training_info.json`, losses in its log, the command to convert a checkpoint."""
+"""What a job of NeMo RL leaves: checkpoints with their `training_info.json`, losses in its log; how to convert a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,13 +13,21 @@ from typing import Any
 
 from nat_finetune.errors import BackendError
 
-_LOSS = re.compile(r"^\W*(?P<name>loss|accuracy|preference_loss|sft_loss|rewards_chosen_mean|rewards_rejected_mean)\s*:\s*(?P<value>\S+)")
+_LOSS = re.compile(
+    r"^\W*(?P<name>loss|accuracy|preference_loss|sft_loss|rewards_chosen_mean|rewards_rejected_mean)\s*:\s*(?P<value>\S+)"
+)
 _STEP = re.compile(r"=+ *Step +(?P<step>\d+)(?:/(?P<of>\d+))? *=+")
 _RESULTS = re.compile(r"Training Results")
 _VALIDATION = re.compile(r"Validation Results|Starting validation|initial validation", re.IGNORECASE)
 REASONS = (
-    (re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory", re.IGNORECASE), "the GPU's memory was not enough"),
-    (re.compile(r"Cluster resources may be insufficient", re.IGNORECASE), "the Ray cluster has fewer GPUs than `cluster` asks for"),
+    (
+        re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory", re.IGNORECASE),
+        "the GPU's memory was not enough",
+    ),
+    (
+        re.compile(r"Cluster resources may be insufficient", re.IGNORECASE),
+        "the Ray cluster has fewer GPUs than `cluster` asks for",
+    ),
     (re.compile(r"No space left on device"), "the disk is full"),
 )
 """Lines of a log that say more than an exit code, and what they mean."""
@@ -36,8 +44,8 @@ class Checkpoint:
     info: Mapping[str, Any]
 
     def number(self, name: str) -> float | None:
-        """A figure of its `training_info.json`; None where it is not there or no finite number."""
-        value = self.info.get(name)
+        """A figure of its `training_info.json`, with or without `val:`; None where it is not there or no finite number."""
+        value = self.info.get(name, self.info.get(name.removeprefix("val:")))  # versions differ in the key
         return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
@@ -55,6 +63,12 @@ def read_checkpoints(folder: Path) -> list[Checkpoint]:
         if name is not None and place.is_dir():
             found.append(Checkpoint(int(name[1]), place, _info(place / "training_info.json")))
     return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest whole checkpoint; 0: there is none."""
+    names = (re.fullmatch(r"step_(\d+)", place.name) for place in folder.glob("step_*"))
+    return max((int(name[1]) for name in names if name is not None), default=0)
 
 
 def _info(path: Path) -> Mapping[str, Any]:
@@ -97,7 +111,15 @@ def conversion(
         script = ["examples/converters/convert_megatron_to_hf.py", "--config", config]
         script += ["--megatron-ckpt-path", f"{weights}/iter_0000000", "--hf-ckpt-path", output]
     elif lora:
-        script = ["examples/converters/convert_lora_to_hf.py", "--base-ckpt", model, "--lora-ckpt", weights, "--hf-ckpt-path", output]
+        script = [
+            "examples/converters/convert_lora_to_hf.py",
+            "--base-ckpt",
+            model,
+            "--lora-ckpt",
+            weights,
+            "--hf-ckpt-path",
+            output,
+        ]
     else:
         script = ["examples/converters/convert_dcp_to_hf.py", "--config", config]
         script += ["--dcp-ckpt-path", weights, "--hf-ckpt-path", output]
@@ -122,7 +144,8 @@ class Log:
 
 def read_log(text: str) -> Log:
     """Steps, losses and reasons of a log; lines that are none of these are fine."""
-    step, training, curve, reason = None, False, [], None
+    curve: list[dict[str, float]] = []
+    step, training, reason = None, False, None
     lines = text.splitlines()
     for line in lines:
         head = _STEP.search(line)

@@ -54,7 +54,8 @@ def plan_dpo(config: NemoRLTrainerAdapterConfig, algorithm: DpoConfig, pairs: in
     if pairs < batch:
         step = copies * config.micro_batch_size
         fitting = pairs // step * step
-        advice = f"set algorithm.batch_size to {fitting} or less" if fitting else f"{step} GPUs' pairs are needed at least"
+        multiple = f"a multiple of {step}, " if step > 1 else ""
+        advice = f"set algorithm.batch_size to {multiple}{fitting} or less" if fitting else f"{step} are needed at least"
         raise NoTrainableSignal(
             f"{pairs} pairs to train on are fewer than algorithm.batch_size {batch}: NeMo RL trains whole batches only, so it "
             f"would do no step and end without an error; {advice}, or collect more"
@@ -70,9 +71,7 @@ def plan_dpo(config: NemoRLTrainerAdapterConfig, algorithm: DpoConfig, pairs: in
     return DpoPlan(pairs, validation, batch, planned, pairs % batch, fitted or None)
 
 
-def dpo_yaml(
-    config: NemoRLTrainerAdapterConfig, algorithm: DpoConfig, plan: DpoPlan, place: Place, *, seed: int
-) -> str:
+def dpo_yaml(config: NemoRLTrainerAdapterConfig, algorithm: DpoConfig, plan: DpoPlan, place: Place, *, seed: int) -> str:
     """The config file."""
     tree = common(config, place, steps=plan.steps, batch=plan.batch, metric=plan.metric)
     tree = merged(tree, _dpo(config, algorithm, plan, place, seed=seed))

@@ -1,7 +1,7 @@
 """What NeMo RL's YAML files have in common: model, optimiser, checkpoints, cluster; overrides; the text with its comments.
 
-A generated file inherits a stock one of the checkout (`defaults:`) and replaces whole sections by `_override_: true`, so that every
-key that NeMo RL's strict config asks for is there, in the version that runs.
+A generated file inherits a stock one of the checkout (`defaults:`) and replaces whole sections by `_override_: true`, so that
+every key that NeMo RL's strict config asks for is there, in the version that runs.
 """
 
 from __future__ import annotations

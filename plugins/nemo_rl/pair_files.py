@@ -1,8 +1,8 @@
 """Preference pairs as the files that NeMo RL's `PreferenceDataset` reads, and what had to be left out.
 
-Its rules, which hold when a batch is made and not when a file is loaded, are kept here before anything is sent: two completions of
-different rank, one schema for all rows, no `task_name` column (the class adds its own), and no pair that is longer than the limit
-(NeMo RL keeps such a pair, with a loss of 0).
+Its rules, which hold when a batch is made and not when a file is loaded, are kept here before anything is sent: two completions
+of different rank, one schema for all rows, no `task_name` column (the class adds its own), and no pair that is longer than the
+limit (NeMo RL keeps such a pair, with a loss of 0).
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _unweighted(pairs: list[PreferencePair], rules: PairRules) -> tuple[list[Pre
         return pairs, [], []
     if rules.refuse_weights:
         raise DataError(
-            "pairs weigh differently, and NeMo RL's file has no place for weights (pair_weights: refuse); let all count the same "
-            "with `pair_weighting: pair` of the trainer, or draw one of each candidate set with pair_weights: sample"
+            "pairs weigh differently, and NeMo RL's file has no place for weights (pair_weights: refuse); let all count the "
+            "same with `pair_weighting: pair` of the trainer, or draw one of each candidate set with pair_weights: sample"
         )
     sets: dict[str, list[int]] = {}
     for place, pair in enumerate(pairs):

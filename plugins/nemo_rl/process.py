@@ -1,8 +1,8 @@
-"""A job as a process on this machine: started once whatever happens, found again by any process, ended with all that it started.
+"""A job as a process on this machine: started once whatever happens, found again by any process, ended with all its children.
 
-The shell that runs the job is nobody's child, in a process group of its own. Before it starts anything it makes a folder, `claim`,
-which only one process can make: whoever comes second leaves at once. It writes down who it is, and at the end the exit code. So a
-crash of nat-finetune at any point leaves either no claim, and the job may be started, or one, and it was.
+The shell that runs the job is nobody's child, in a process group of its own. Before it starts anything it makes a folder,
+`claim`, which only one process can make: whoever comes second leaves at once. It writes down who it is, and at the end the exit
+code. So a crash of nat-finetune at any point leaves either no claim, and the job may be started, or one, and it was.
 """
 
 from __future__ import annotations
@@ -66,9 +66,14 @@ async def start(folder: Path, command: Sequence[str], *, cwd: Path, environment:
 
     Raises:
         BackendError: the folder to run in is not there, or no shell could be started.
+        OutputError: the job's folder can't be made.
     """
     if not cwd.is_dir():
         raise BackendError(f"{cwd}: no such folder; `checkout` must be NeMo RL's repository on this machine")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} can't be made: {error.strerror or error}") from error
     variables = {name: value for name, value in environment.items() if name not in _OURS}
     # The outer shell leaves at once: the inner one then belongs to nobody here, and outlives us.
     line = ["/bin/sh", "-c", '/bin/sh -c "$0" job "$@" </dev/null >/dev/null 2>&1 &', _SHELL, str(folder), *command]
@@ -93,8 +98,8 @@ async def who_runs(folder: Path) -> Who:
     while not (folder / WHO).is_file():
         if time.monotonic() > until:
             raise BackendError(
-                f"{folder / CLAIM} says that the job was begun, but not by whom: the shell was killed before it started NeMo RL; "
-                "remove that folder and resume"
+                f"{folder / CLAIM} says that the job was begun, but not by whom: its shell was killed before it started "
+                "NeMo RL; remove that folder and resume"
             )
         await asyncio.sleep(0.02)
     return read_who(folder)

@@ -62,7 +62,9 @@ class RayJobs:
         """
         answer = await self._service.get("api/version", retry=True)
         if not isinstance(answer, dict) or "ray_version" not in answer:
-            raise BackendError(f"{self._service.name}: {self._service.base_url}/api/version does not answer as Ray's Jobs API does")
+            raise BackendError(
+                f"{self._service.name}: {self._service.base_url}/api/version does not answer as Ray's Jobs API does"
+            )
         return str(answer["ray_version"])
 
     async def submit(self, submission: Submission) -> None:

@@ -249,7 +249,9 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
             ignored = {"validation_share": 0.0, "pair_weights": "sample", "on_too_long": "drop", "tokenizer": None}
             for key, unset in ignored.items():
                 if getattr(self, key) != unset:
-                    raise ValueError(f"{key} would be ignored: it is about preference pairs, algorithm is {self.algorithm.name}")
+                    raise ValueError(
+                        f"{key} would be ignored: it is about preference pairs, algorithm is {self.algorithm.name}"
+                    )
         owned = OWNED | (OWNED_BY_DPO if isinstance(self.algorithm, DpoConfig) else {})
         for key in self.overrides:
             owner = next((name for name in owned if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")), None)
