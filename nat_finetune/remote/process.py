@@ -66,9 +66,14 @@ async def start(folder: Path, command: Sequence[str], *, cwd: Path, environment:
 
     Raises:
         BackendError: the folder to run in is not there, or no shell could be started.
+        OutputError: the job's own folder can't be made.
     """
     if not cwd.is_dir():
         raise BackendError(f"{cwd}: no such folder to run the job in")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder} can't be made: {error.strerror or error}") from error
     variables = {name: value for name, value in environment.items() if name not in _OURS}
     # The outer shell leaves at once: the inner one then belongs to nobody here, and outlives us.
     line = ["/bin/sh", "-c", '/bin/sh -c "$0" job "$@" </dev/null >/dev/null 2>&1 &', _SHELL, str(folder), *command]

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from nat_finetune_plugins.nemo_rl import process
 from nat_finetune_plugins.nemo_rl.checkpoints import (
     Checkpoint,
     Log,
@@ -25,6 +24,7 @@ from nat_finetune_plugins.nemo_rl.prepared import Prepared, length_measure, prep
 from nat_finetune_plugins.nemo_rl.settings import DpoConfig, NemoRLTrainerAdapterConfig
 
 from nat_finetune.errors import BackendError, ConfigError
+from nat_finetune.remote import process
 from nat_finetune.remote.polling import follow
 from nat_finetune.types import (
     Collection,

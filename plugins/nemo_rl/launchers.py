@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nat_finetune_plugins.nemo_rl import process
 from nat_finetune_plugins.nemo_rl.ray_jobs import RayJobs, Submission
 from nat_finetune_plugins.nemo_rl.settings import NemoRLTrainerAdapterConfig, RayJobsConfig, SubprocessConfig
 from pydantic import SecretStr
 
 from nat_finetune.errors import BackendError, ConfigError
+from nat_finetune.remote import process
 from nat_finetune.remote.http import Service
 from nat_finetune.remote.secrets import checked_key, secret_from_env
 from nat_finetune.types import JobState, TrainingJobRef, TrainingJobStatus

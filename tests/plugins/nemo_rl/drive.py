@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from nat_finetune_plugins.nemo_rl import process
-
+from nat_finetune.remote import process
 from nat_finetune.remote.records import JobRecord, JobRecords
 from nat_finetune.runstore import RunStore
 from tests.plugins.nemo_rl.made import adapter, collection, pairs, settings
