@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from nat_finetune.algorithms.linear_logprobs import Bend, Product, linear_logprobs
 from nat_finetune.errors import ConfigError, DataError
 
 
@@ -63,12 +65,14 @@ def selected_logprobs(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     places_B_T: Tensor | None = None,
+    product: Product = torch.nn.functional.linear,
 ) -> TokenScores:
     """Score only the selected tokens, from the last hidden states, without ever holding logits of more than a chunk.
 
-    `lm_head` maps `[N, D]` to `[N, V]` (the model's output embedding; a callable, so that a bias or an adapter on it is
-    honoured). `selected_B_T` is the loss mask, aligned with the tokens. Logits are recomputed chunk by chunk in the
-    backward pass: peak memory is `chunk_tokens * V` floats, whatever T is. `logit_scale` multiplies the logits, then
+    `lm_head` maps `[N, D]` to `[N, V]` (the model's output embedding; a callable, so that an adapter on it is honoured).
+    `selected_B_T` is the loss mask, aligned with the tokens. Peak memory is `chunk_tokens * V` logits, whatever T is: a plain
+    linear layer is read in tiles of the vocabulary (see `linear_logprobs`; `product` computes its products), of anything else
+    logits are recomputed chunk by chunk in the backward pass. `logit_scale` multiplies the logits, then
     `softcap` bends them (`softcap * tanh(logits / softcap)`), then the temperature divides: the order in which models
     apply their own. Rows that begin alike can share hidden states: `places_B_T` says where that of each token stands in
     the flattened `hidden`; without it each row reads its own. Hidden states behind the last selected token are not
@@ -89,18 +93,21 @@ def selected_logprobs(
         raise DataError(f"row {row}: the first token is selected, but nothing predicts it; start the mask after the prompt")
     row_N, before_N = selected_B_T[:, 1:].nonzero(as_tuple=True)
 
-    def score(hidden_C_D: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor]:
-        scaled_C_V = _scaled(lm_head(hidden_C_D), temperature=temperature, softcap=softcap, logit_scale=logit_scale)
-        logprobs_C = _gather_logprobs(scaled_C_V, ids_C)
-        with torch.no_grad():
-            return logprobs_C, _entropy(scaled_C_V)
-
+    _check(temperature=temperature, softcap=softcap)
     hidden_N_D, ids_N = _gather_hidden(hidden_B_T_D, row_N, before_N, places_B_T), token_ids_B_T[row_N, before_N + 1]
-    chunks = [
-        checkpoint(score, hidden_C_D, ids_C, use_reentrant=False, preserve_rng_state=False)
-        for hidden_C_D, ids_C in zip(torch.split(hidden_N_D, chunk_tokens), torch.split(ids_N, chunk_tokens), strict=True)
-    ]
-    logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    if type(lm_head) is torch.nn.Linear:
+        logprobs_N, entropy_N = linear_logprobs(
+            hidden_N_D,
+            lm_head.weight,
+            lm_head.bias,
+            ids_N,
+            bend=Bend(logit_scale, softcap, temperature),
+            tile_values=chunk_tokens * lm_head.out_features,
+            product=product,
+        )
+    else:
+        bend = partial(_scaled, temperature=temperature, softcap=softcap, logit_scale=logit_scale)
+        logprobs_N, entropy_N = _in_chunks(hidden_N_D, ids_N, lm_head, bend, chunk_tokens)
     empty_B_T = torch.zeros(token_ids_B_T.shape, dtype=logprobs_N.dtype, device=logprobs_N.device)
     place = (row_N, before_N + 1)
     return TokenScores(
@@ -109,18 +116,45 @@ def selected_logprobs(
     )
 
 
+def _in_chunks(
+    hidden_N_D: Tensor,
+    ids_N: Tensor,
+    lm_head: Callable[[Tensor], Tensor],
+    bend: Callable[[Tensor], Tensor],
+    chunk_tokens: int,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of an output layer of which nothing is known."""
+
+    def score(hidden_C_D: Tensor, ids_C: Tensor) -> tuple[Tensor, Tensor]:
+        scaled_C_V = bend(lm_head(hidden_C_D))
+        logprobs_C = _gather_logprobs(scaled_C_V, ids_C)
+        with torch.no_grad():
+            return logprobs_C, _entropy(scaled_C_V)
+
+    chunks = [
+        checkpoint(score, hidden_C_D, ids_C, use_reentrant=False, preserve_rng_state=False)
+        for hidden_C_D, ids_C in zip(torch.split(hidden_N_D, chunk_tokens), torch.split(ids_N, chunk_tokens), strict=True)
+    ]
+    logprobs_N, entropy_N = (torch.cat(parts) for parts in zip(*chunks, strict=True))
+    return logprobs_N, entropy_N
+
+
 def _gather_hidden(hidden_B_T_D: Tensor, row_N: Tensor, before_N: Tensor, places_B_T: Tensor | None) -> Tensor:
     # index_select, because its backward adds up shared rows in a fixed order on the CPU; that of [row, before] does not.
     places_N = row_N * hidden_B_T_D.shape[1] + before_N if places_B_T is None else places_B_T[row_N, before_N]
     return hidden_B_T_D.flatten(0, 1).index_select(0, places_N)
 
 
-def _scaled(logits_V: Tensor, *, temperature: float, softcap: float | None, logit_scale: float) -> Tensor:
-    """Logits as the sampler saw them, at least float32 (a bf16 logsumexp is off by 0.01 nats)."""
+def _check(*, temperature: float, softcap: float | None) -> None:
     if not temperature > 0:
         raise ConfigError(f"temperature must be above 0 to train (greedy samples have no gradient), not {temperature}")
     if softcap is not None and not softcap > 0:
         raise ConfigError(f"softcap must be above 0, or None for no cap, not {softcap}")
+
+
+def _scaled(logits_V: Tensor, *, temperature: float, softcap: float | None, logit_scale: float) -> Tensor:
+    """Logits as the sampler saw them, at least float32 (a bf16 logsumexp is off by 0.01 nats)."""
+    _check(temperature=temperature, softcap=softcap)
     logits_V = logits_V.to(torch.promote_types(logits_V.dtype, torch.float32)) * logit_scale
     if softcap is not None:
         logits_V = softcap * torch.tanh(logits_V / softcap)

@@ -12,17 +12,15 @@ from __future__ import annotations
 import functools
 import logging
 import platform
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-_log = logging.getLogger(__name__)
+from nat_finetune.algorithms.linear_logprobs import Product
 
-Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""`x [..., K]`, `weight [N, K]`, bias `[N]` or None to `[..., N]`; weights may be views."""
+_log = logging.getLogger(__name__)
 
 _TOLERANCE = 1e-4
 """Largest difference of two products over 64 standard normal terms; float32 gives 1e-5."""
@@ -71,13 +69,14 @@ def use_fast_linear(model: Any) -> None:
         return
     module: Any
     for module in model.modules():
-        if type(module).forward is torch.nn.Linear.forward and _fits(module.weight):
+        if type(module).forward is torch.nn.Linear.forward and fits(module.weight):
             module.forward = functools.partial(_linear_forward, module)
         elif _is_plain_lora(module):
             module.forward = functools.partial(_lora_forward, module)
 
 
-def _fits(weight: Tensor) -> bool:
+def fits(weight: Tensor) -> bool:
+    """Whether `fast_product` is made for this weight."""
     return weight.dtype == torch.float32 and weight.device.type == "cpu"
 
 
@@ -87,7 +86,7 @@ def _linear_forward(layer: torch.nn.Linear, x: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`x weightᵀ + bias` with exact gradients, `[..., N]`; keeps `x` only if the weight trains."""
-    if not _fits(weight) or x.dtype != torch.float32 or x.numel() == 0:
+    if not fits(weight) or x.dtype != torch.float32 or x.numel() == 0:
         return functional.linear(x, weight, bias)
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)):
         out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
@@ -117,7 +116,7 @@ def _is_plain_lora(module: Any) -> bool:
     """Whether it is peft's ordinary LoRA layer with one adapter over a linear layer: no dropout, no variant of the method."""
     from peft.tuners.lora.layer import Linear
 
-    if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or not _fits(module.base_layer.weight):
+    if type(module) is not Linear or type(module.base_layer) is not torch.nn.Linear or not fits(module.base_layer.weight):
         return False
     [*names] = module.lora_A
     return (
@@ -127,7 +126,7 @@ def _is_plain_lora(module: Any) -> bool:
         and not module.lora_variant
         and not module.lora_bias[names[0]]
         and isinstance(module.lora_dropout[names[0]], torch.nn.Identity)
-        and _fits(module.lora_A[names[0]].weight)
+        and fits(module.lora_A[names[0]].weight)
     )
 
 
