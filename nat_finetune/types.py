@@ -579,6 +579,8 @@ class DropReason(StrEnum):
     """A scored candidate that ended in no preference pair."""
     SUPERSEDED = "superseded"
     """Work of an attempt that was retried."""
+    UNFINISHED = "unfinished"
+    """Work of a step that the run did not get to the end of."""
     BAD_RECORD = "bad_record"
     """A row of a preference file that can't be understood; the detail names file, line and reason."""
     TRUNCATED = "truncated"

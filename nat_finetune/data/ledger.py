@@ -58,9 +58,11 @@ class Ledger:
 
     def add_superseded(self, rollouts: Iterable[Rollout]) -> None:
         """Account for rollouts of a stopped session that were run anew."""
-        for rollout in rollouts:
-            for call in rollout.model_calls:
-                self._count(call, _dropped(DropReason.SUPERSEDED))
+        self._add_dropped(rollouts, DropReason.SUPERSEDED)
+
+    def add_unfinished(self, rollouts: Iterable[Rollout]) -> None:
+        """Account for rollouts of a step that the run has not got to the end of."""
+        self._add_dropped(rollouts, DropReason.UNFINISHED)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `rows` sum to everything that was added.
@@ -85,6 +87,11 @@ class Ledger:
             ledger._calls[bucket], ledger._tokens[bucket] = row["calls"], row["tokens"]
         ledger._uncounted = data.get("calls_without_tokens", 0)
         return ledger
+
+    def _add_dropped(self, rollouts: Iterable[Rollout], reason: DropReason) -> None:
+        for rollout in rollouts:
+            for call in rollout.model_calls:
+                self._count(call, _dropped(reason))
 
     def _count(self, call: ModelCall, bucket: Bucket) -> None:
         self._calls[bucket] = self._calls.get(bucket, 0) + 1

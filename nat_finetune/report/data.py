@@ -18,6 +18,7 @@ from nat_finetune.config.fit import resolved_algorithm
 from nat_finetune.config.load import LoadedConfig
 from nat_finetune.config.schema import FinetuningConfig
 from nat_finetune.data.intervals import paired_gain
+from nat_finetune.data.ledger import Ledger
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.report.audit import audit
 from nat_finetune.report.backend import backend_part
@@ -28,7 +29,7 @@ from nat_finetune.report.metrics import by_reason
 from nat_finetune.report.power import power_sentence
 from nat_finetune.report.preferences import preferences_account, unknown_pairs
 from nat_finetune.report.segments import segments_account
-from nat_finetune.runstore import RunStore
+from nat_finetune.runstore import RunState, RunStore
 from nat_finetune.steps.best import describe_choice, validated
 from nat_finetune.types import Estimate, EvalResult
 
@@ -74,7 +75,7 @@ def build_report(
         "validations": validations(store),
         "checkpoint": describe_choice(store, config.finetuning),
         "backend": backend_part(store),
-        "ledger": ledger_table(state.ledger),
+        "ledger": ledger_table(_whole_ledger(store, state)),
         "dropped": by_reason(_sum_drops(steps, data.get("dropped", []))),
         "account": [*account(steps, metrics), *unknown_pairs(after or before), *([calibration] if calibration else [])],
         "audit": [asdict(finding) for finding in findings],
@@ -170,6 +171,13 @@ def validations(store: RunStore) -> list[dict[str, Any]]:
         }
         for point in validated(store)
     ]
+
+
+def _whole_ledger(store: RunStore, state: RunState) -> dict[str, Any]:
+    """The ledger of the steps that were committed, and what was spent on the one after them."""
+    ledger = Ledger.from_dict(state.ledger)
+    ledger.add_unfinished(rollout for _, rollout in store.rollouts(state.events_offset) if rollout is not None)
+    return ledger.to_dict()
 
 
 def ledger_table(ledger: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,13 +103,20 @@ def test_components_that_fail_end_the_run_with_a_report(folder, capsys, override
     assert said.split("\n")[0] in report(folder)["message"]
 
 
+def test_what_a_failed_step_cost_is_in_the_ledger(folder, capsys):
+    assert run("eval.evaluators.score.mode=constant") == 4
+    ledger = report(folder)["ledger"]
+    assert {row["reason"] for row in ledger["rows"]} == {"context", "zero_advantage", "unfinished"}
+    assert ledger["calls"] == (only_run(folder) / "events.jsonl").read_text().count('"model_call"')
+    assert ledger["calls"] == 24  # two steps of 12 rollouts without signal
+
+
 def test_rollouts_that_failed_are_run_anew_once_what_failed_is_mended(folder, capsys):
     assert run("workflow.mode=raises") == 5
     made = only_run(folder)
     (made / "config.yml").write_text((made / "config.yml").read_text().replace("mode: raises", "mode: sound"))
     assert main(["run", "--resume", str(made)]) == 0
-    rows = {row["bucket"]: row for row in report(folder)["ledger"]["rows"]}
-    assert report(folder)["steps"][0]["failed"]["infrastructure"] == 0, rows
+    assert report(folder)["steps"][0]["failed"]["infrastructure"] == 0
     assert main(["export-data", str(made), "--format", "trl", "--items", "rollouts", "--validation-share", "0"]) == 0
 
 
