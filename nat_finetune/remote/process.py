@@ -29,7 +29,8 @@ _SHELL = r"""
 folder=$1; shift
 mkdir "$folder/claim" 2>/dev/null || exit 0
 born=$(cut -d' ' -f22 "/proc/$$/stat" 2>/dev/null || LC_ALL=C TZ=UTC ps -o lstart= -p $$)
-printf '%s\n%s\n%s\n' "$$" "$(ps -o pgid= -p $$)" "$born" > "$folder/claim/new"
+group=$(cut -d' ' -f5 "/proc/$$/stat" 2>/dev/null || ps -o pgid= -p $$)
+printf '%s\n%s\n%s\n' "$$" "$group" "$born" > "$folder/claim/new"
 mv "$folder/claim/new" "$folder/claim/process"
 "$@" >> "$folder/driver.log" 2>&1
 printf '%s\n' "$?" > "$folder/exit_code.new"
