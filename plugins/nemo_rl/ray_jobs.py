@@ -117,8 +117,8 @@ class RayJobs:
         return isinstance(answer, dict) and bool(answer.get("stopped"))
 
     async def delete(self, submission_id: str) -> bool:
-        """Have Ray forget a job that has ended; its id can be used again."""
-        answer = await self._service.delete(f"api/jobs/{submission_id}", retry=True, tolerate={404})
+        """Have Ray forget a job that has ended; one that runs is refused with 500, so it is asked once."""
+        answer = await self._service.delete(f"api/jobs/{submission_id}", retry=False, tolerate={404})
         return isinstance(answer, dict) and bool(answer.get("deleted"))
 
     async def close(self) -> None:
