@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from nat_finetune.config.component import TrajectoryBuilderConfig
-from nat_finetune.data.groups import build_groups
+from nat_finetune.data.groups import build_groups, comparison_warnings
 from nat_finetune.data.trajectories import Credit
 from nat_finetune.interfaces import Builder, Built, TrajectoryBuilder
 from nat_finetune.registry import register_trajectory_builder
-from nat_finetune.types import Dropped, DropReason, Group, Item, Rollout, Target, Turn
+from nat_finetune.types import Dropped, Group, Item, Rollout, Target, Turn
 
 
 class GRPOTrajBuilderConfig(TrajectoryBuilderConfig, name="grpo_traj_builder"):
@@ -89,9 +89,7 @@ class GRPOTrajBuilder:
 
     def warnings(self, built: Built) -> list[str]:
         """What is likely a mistake in the workflow or the config."""
-        found = []
-        if any(drop.reason is DropReason.TOO_FEW_ROLLOUTS for drop in built.dropped):
-            found.append("some examples had fewer than two usable rollouts: nothing to compare, advantage 0 (too_few_rollouts)")
+        found = comparison_warnings(built.dropped)
         turns = [turn for group in built.items if isinstance(group, Group) for turn in _turns(group)]
         if (self._credit.per_turn or self._credit.shaped) and turns and all(turn.credit is None for turn in turns):
             found.append(

@@ -55,6 +55,13 @@ def _group(example_id: ExampleId, trajectories: Sequence[Trajectory], target: Ta
     return Group(example_id, tuple(trajectories))
 
 
+def comparison_warnings(dropped: Iterable[Dropped]) -> list[str]:
+    """What groups that could not be made say of the workflow or the config; no figures, so that it is said once."""
+    if any(drop.reason is DropReason.TOO_FEW_ROLLOUTS for drop in dropped):
+        return ["some examples had fewer than two usable rollouts: nothing to compare, advantage 0 (too_few_rollouts)"]
+    return []
+
+
 def is_flat(trajectories: Sequence[Trajectory], target: Target) -> bool:
     """Whether nothing differs (max == min, exactly): no reward that is compared, nor the known credit of turns that are.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nat_finetune_plugins.openpipe_art import canary, stream
-from nat_finetune_plugins.openpipe_art.components import ArtTrainerAdapterConfig
+from nat_finetune_plugins.openpipe_art.config import ArtTrainerAdapterConfig
 from nat_finetune_plugins.openpipe_art.connection import SERVICE, Connection, connect
 from nat_finetune_plugins.openpipe_art.trajectories import convert
 from nat_finetune_plugins.openpipe_art.updates import Updates

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nat_finetune_plugins.openpipe_art import canary
-from nat_finetune_plugins.openpipe_art.components import ArtTrainerAdapterConfig
+from nat_finetune_plugins.openpipe_art.config import ArtTrainerAdapterConfig
 from nat_finetune_plugins.openpipe_art.wire import (
     ArtServer,
     Dialect,

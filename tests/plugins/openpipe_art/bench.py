@@ -2,7 +2,8 @@
 
 from contextlib import asynccontextmanager, contextmanager
 
-from nat_finetune_plugins.openpipe_art.components import ArtTrainerAdapterConfig, ArtTrajBuilder, ArtTrajBuilderConfig
+from nat_finetune_plugins.openpipe_art.components import ArtTrajBuilder
+from nat_finetune_plugins.openpipe_art.config import ArtTrainerAdapterConfig, ArtTrajBuilderConfig
 
 from nat_finetune.llms.openai import OpenAILLMConfig
 from nat_finetune.testing.art_server import art_app

@@ -228,8 +228,8 @@ async def test_health_asks_the_configured_port_and_wants_the_right_answer(tmp_pa
     async def well(request):
         return JSONResponse({"status": "fine"})
 
-    with serving(Starlette(routes=[Route("/healthcheck", well)])) as server:
-        with pytest.raises(BackendError, match="is that an `art run` server"):
-            async with connected(config(server.url), tmp_path):
-                pass
+    says = pytest.raises(BackendError, match="is that an `art run` server")
+    with serving(Starlette(routes=[Route("/healthcheck", well)])) as server, says:
+        async with connected(config(server.url), tmp_path):
+            pass
     assert [request.path for request in server.requests] == ["/healthcheck"]

@@ -1,7 +1,7 @@
 """NAT's fields and defaults; what ART takes is passed on, and what nothing would honour is refused with the reason."""
 
 import pytest
-from nat_finetune_plugins.openpipe_art.components import ArtTrainerAdapterConfig, ArtTrajBuilderConfig
+from nat_finetune_plugins.openpipe_art.config import ArtTrainerAdapterConfig, ArtTrajBuilderConfig
 from nat_finetune_plugins.openpipe_art.connection import server_config, trainable_model
 from pydantic import ValidationError
 

@@ -1,10 +1,11 @@
-"""Groups become ART's: histories, messages of their roles, sampled turns with their tokens; one bad rollout costs itself only."""
+"""Groups become ART's: histories, messages of their roles, sampled turns with their tokens; a bad rollout costs only itself."""
 
 import math
 from dataclasses import replace
 
 import pytest
-from nat_finetune_plugins.openpipe_art.components import ArtTrajBuilder, ArtTrajBuilderConfig
+from nat_finetune_plugins.openpipe_art.components import ArtTrajBuilder
+from nat_finetune_plugins.openpipe_art.config import ArtTrajBuilderConfig
 from nat_finetune_plugins.openpipe_art.trajectories import convert
 from nat_finetune_plugins.openpipe_art.wire import Dialect
 
