@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nat_finetune.config.versions import Edit, Path, Put, Remove
+from nat_finetune.config.versions import LEAST_GENERATIONS, Edit, Path, Put, Remove
 from nat_finetune.errors import ConfigError, Problem
 
 MODEL = "${MODEL:?the model to train, a hub id, a folder or a .gguf file}"
-LEAST_GENERATIONS = 4
-"""Where NAT has one rollout an example, which leaves nothing to compare it with."""
 
 
 @dataclass(slots=True)

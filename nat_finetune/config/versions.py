@@ -66,6 +66,7 @@ def _from_nat(config: Mapping[str, Any]) -> Iterator[Edit]:
     for name, entry in _entries(config, "llms"):
         yield from _llm(("llms", name), entry)
     yield from _validation(config)
+    yield from _art(config)
     finetuning = config.get("finetuning")
     if isinstance(finetuning, Mapping) and finetuning.get("enabled") and "calibration" not in finetuning:
         reason = "in NAT a dataset's answer need not be what the workflow returns, so a low score of it proves nothing"
@@ -105,6 +106,30 @@ def _llm(path: Path, entry: Mapping[str, Any]) -> Iterator[Edit]:
                 yield Put((*path, "extra_body", name), entry[name], "keys for the endpoint stand in extra_body")
 
 
+def _art(config: Mapping[str, Any]) -> Iterator[Edit]:
+    """What OpenPipe ART takes in NAT's form and trains wrongly: groups of one, and samples of another distribution."""
+    finetuning = config.get("finetuning")
+    if not isinstance(finetuning, Mapping) or not _is_art(config, "trainer_adapters", finetuning.get("trainer_adapter")):
+        return
+    name = finetuning.get("trajectory_builder")
+    builder = _at(config, ("trajectory_builders", str(name)))
+    if _is_art(config, "trajectory_builders", name) and builder.get("num_generations") == 1:
+        reason = "NAT would compare rollouts of different examples; one rollout of an example leaves nothing to compare it with"
+        yield Put(("trajectory_builders", str(name), "num_generations"), LEAST_GENERATIONS, reason)
+    llms = dict(_entries(config, "llms"))
+    target = finetuning.get("target_model") or next(iter(llms), "")
+    entry = llms.get(str(target), {})
+    if entry.get("logprobs") and entry.get("temperature") not in (None, 1, 1.0):
+        reason = "ART trains on the logprobs at temperature 1: sampled at another one, they are not those of what was sampled"
+        yield Put(("llms", str(target), "temperature"), 1.0, reason)
+
+
+def _is_art(config: Mapping[str, Any], section: str, name: Any) -> bool:
+    entry = _at(config, (section, str(name)))
+    kind = entry.get("_type", entry.get("type")) if isinstance(entry, Mapping) else None
+    return isinstance(kind, str) and kind.startswith("openpipe_art_")
+
+
 def _validation(config: Mapping[str, Any]) -> Iterator[Edit]:
     """What NAT keeps in `run_configuration` and fills from its command line."""
     given = _at(config, ("finetuning", "run_configuration"))
@@ -122,6 +147,8 @@ def _validation(config: Mapping[str, Any]) -> Iterator[Edit]:
             yield Put(at, given["validation_interval"], "was run_configuration.validation_interval")
 
 
+LEAST_GENERATIONS = 4
+"""Where NAT has one rollout an example."""
 MIGRATIONS: tuple[Migration, ...] = (Migration(0, "NeMo Agent Toolkit's schema", _from_nat),)
 
 

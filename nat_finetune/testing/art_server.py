@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,8 @@ class ArtState:
     keys: dict[str, str] = field(default_factory=dict)
     """Key of the endpoint, by model."""
     prepared: list[str] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+    """Chat requests, by what they ask: without a seed, the n-th of equal ones has a draw of its own."""
 
     def takes(self, what: Misbehaviour) -> bool:
         """Whether that goes wrong now; then once less."""
@@ -294,15 +297,16 @@ async def _chat(request: Request) -> Response:
     name = body["model"]
     if state.takes("base_answers"):
         name, policy = model["base_model"], WordPolicy(state.vocabulary)
-    return _json(_completion(policy, body, name))
+    asked = hashlib.sha256(json.dumps([body["messages"], body.get("seed"), name]).encode()).hexdigest()
+    state.asked[asked] += body.get("seed") is None
+    return _json(_completion(policy, body, name, f"{asked} {state.asked[asked]}"))
 
 
-def _completion(policy: WordPolicy, body: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _completion(policy: WordPolicy, body: Mapping[str, Any], name: str, seed: str) -> dict[str, Any]:
     """A word and the end of the turn; where the limit is one token, the word alone."""
     logprobs = policy.logprobs(body["messages"])
-    asked = hashlib.sha256(json.dumps([body["messages"], body.get("seed"), name]).encode()).hexdigest()
     temperature = body.get("temperature")
-    word = policy.draw(logprobs, 1.0 if temperature is None else temperature, asked)
+    word = policy.draw(logprobs, 1.0 if temperature is None else temperature, seed)
     whole = body.get("max_tokens", 16) > 1
     ids = [word, policy.end] if whole else [word]
     tokens = [_token(logprobs, word, body.get("top_logprobs") or 0)]
