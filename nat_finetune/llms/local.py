@@ -47,6 +47,8 @@ class LocalLLMConfig(LLMBaseConfig, name="local"):
     """Most completions under way at once."""
     max_context: Annotated[int, Field(ge=2)] | None = None
     """Most tokens of prompt and completion; null: what the model was made for."""
+    prefix_cache_mib: Annotated[int, Field(ge=0)] = 1024
+    """MiB for keys and values of earlier prompts and replies: what begins alike is not computed again; 0: none."""
 
     def truncating_sampling(self) -> tuple[str, ...]:
         """top_p and top_k, where they are in force, and a temperature of 0, which samples nothing."""
@@ -119,6 +121,7 @@ async def local_llm(config: LocalLLMConfig, builder: Builder) -> AsyncIterator[L
         max_batch=config.max_batch,
         max_context=config.max_context,
         deterministic=builder.deterministic,
+        prefix_cache_bytes=config.prefix_cache_mib << 20,
     )
     try:
         yield LocalChatModel(policy, config.sampling(), builder.seed)

@@ -5,137 +5,39 @@ Bookkeeping is in numpy, one array operation for all rows; a row costs Python on
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from nat_finetune.local.columns import Columns, Finished, Row, tensor_of
 from nat_finetune.local.forward import Forward
-from nat_finetune.local.kv_cache import LENGTH_STEP, Extend, Prefill, SlotCache
-from nat_finetune.local.sampling import Draw, sample
-from nat_finetune.types import FinishReason, SamplingParams
+from nat_finetune.local.kv_cache import Extend, SlotCache, Trunk
+from nat_finetune.local.prefill import Seat, branches, entry_of, read, room_for, seats_of
+from nat_finetune.local.prefix_cache import Entry, PrefixCache
+from nat_finetune.local.sampling import sample
+from nat_finetune.types import FinishReason
 
 _STOP_MARGIN = 4
 """Tokens decoded beyond the length of a stop string: a token may be less than a character."""
 
 
-@dataclass(slots=True, eq=False)
-class Row:
-    """One sequence to generate."""
-
-    prompt_ids: tuple[int, ...]
-    limit: int
-    """Most tokens to sample."""
-    sampling: SamplingParams
-    seed: int
-    stop_ids: tuple[int, ...]
-    owner: Any
-    """Whoever asked; handed back with the result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A sequence that ended."""
-
-    row: Row
-    completion_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: FinishReason
-
-
-class _Columns:
-    """What is known of each row, one numpy array a column."""
-
-    def __init__(self) -> None:
-        self.length = np.zeros(0, np.int64)
-        """Prompt tokens and sampled tokens."""
-        self.count = np.zeros(0, np.int64)
-        """Sampled tokens."""
-        self.limit = np.zeros(0, np.int64)
-        self.last = np.zeros(0, np.int64)
-        """The last sampled token: sampled, but not in the cache yet."""
-        self.seed = np.zeros(0, np.int64)
-        self.temperature = np.zeros(0, np.float32)
-        self.top_k = np.zeros(0, np.int64)
-        self.top_p = np.zeros(0, np.float32)
-        self.texts = np.zeros(0, bool)
-        """Whether the row has stop strings."""
-        self.stops = np.zeros((0, 1), np.int64)
-        self.tokens = np.zeros((0, 0), np.int64)
-        self.logprobs = np.zeros((0, 0), np.float32)
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> _Columns:
-        new = cls()
-        new.length = np.array([len(row.prompt_ids) for row in rows], np.int64)
-        new.count = np.zeros(len(rows), np.int64)
-        new.limit = np.array([row.limit for row in rows], np.int64)
-        new.last = np.zeros(len(rows), np.int64)
-        new.seed = np.array([row.seed for row in rows], np.int64)
-        new.temperature = np.array([row.sampling.temperature for row in rows], np.float32)
-        new.top_k = np.array([row.sampling.top_k or 0 for row in rows], np.int64)
-        new.top_p = np.array([1.0 if row.sampling.top_p is None else row.sampling.top_p for row in rows], np.float32)
-        new.texts = np.array([bool(row.sampling.stop) for row in rows], bool)
-        width = max(1, *(len(row.stop_ids) for row in rows)) if rows else 1
-        new.stops = np.full((len(rows), width), -1, np.int64)
-        for index, row in enumerate(rows):
-            new.stops[index, : len(row.stop_ids)] = row.stop_ids
-        new.tokens = np.zeros((len(rows), LENGTH_STEP), np.int64)
-        new.logprobs = np.zeros((len(rows), LENGTH_STEP), np.float32)
-        return new
-
-    def take(self, order: np.ndarray) -> _Columns:
-        """These rows, in this order."""
-        new = _Columns()
-        for name, column in vars(self).items():
-            setattr(new, name, column[order])
-        return new
-
-    def join(self, other: _Columns) -> _Columns:
-        """These rows and then the other's."""
-        new = _Columns()
-        for name, column in vars(self).items():
-            pair = [column, getattr(other, name)]
-            if column.ndim == 2:
-                pair = _equally_wide(pair, fill=-1 if name == "stops" else 0)
-            setattr(new, name, np.concatenate(pair))
-        return new
-
-    def record(self, tokens: np.ndarray, logprobs: np.ndarray) -> None:
-        """Append a sampled token to every row."""
-        if len(self.count) and self.count.max() >= self.tokens.shape[1]:
-            width = 2 * self.tokens.shape[1]
-            self.tokens, self.logprobs = _widened(self.tokens, width, 0), _widened(self.logprobs, width, 0)
-        rows = np.arange(len(self.count))
-        self.tokens[rows, self.count], self.logprobs[rows, self.count] = tokens, logprobs
-        self.last = tokens
-        self.count += 1
-        self.length += 1
-
-    def draw(self, device: torch.device) -> Draw:
-        """The sampling settings of all rows, on the device."""
-        return Draw(
-            temperature_B=_tensor(self.temperature, device),
-            seed_B=_tensor(self.seed, device),
-            step_B=_tensor(self.count, device),
-            top_k_B=_tensor(self.top_k, device) if self.top_k.any() else None,
-            top_p_B=_tensor(self.top_p, device) if (self.top_p < 1).any() else None,
-            greedy=bool((self.temperature == 0).any()),
-            scales=bool(((self.temperature != 0) & (self.temperature != 1)).any()),
-        )
-
-
 class Batch:
     """The rows under way; at most as many as its user admits."""
 
-    def __init__(self, forward: Forward, tokenizer: Any) -> None:
+    def __init__(self, forward: Forward, tokenizer: Any, *, prefix_cache_bytes: int = 0) -> None:
         self._forward = forward
         self._tokenizer = tokenizer
         self._cache = SlotCache()
+        self.prefixes = PrefixCache(prefix_cache_bytes)
+        """Sequences read or sampled before, under the same weights."""
         self._rows: list[Row] = []
-        self._columns = _Columns()
+        self._columns = Columns()
+        self._trunks: list[Trunk | None] = []
+        self._branches: list[tuple[Trunk, torch.Tensor]] | None = []
+        """Of the rows as they are; None when that has to be looked at again."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -146,8 +48,9 @@ class Batch:
         return tuple(self._rows)
 
     def clear(self) -> None:
-        """Forget all rows and give the memory back."""
-        self._rows, self._columns = [], _Columns()
+        """Forget all rows and give their memory back."""
+        self._rows, self._columns = [], Columns()
+        self._trunks, self._branches = [], []
         self._cache.clear()
 
     def drop(self, rows: Sequence[Row]) -> None:
@@ -156,67 +59,61 @@ class Batch:
         self._keep(np.array([id(row) not in gone for row in self._rows], bool))
 
     def admit(self, rows: Sequence[Row]) -> list[Finished]:
-        """Prefill prompts (equal ones once), sample the first token of each row; returns what ended with it."""
+        """Read prompts (see `prefill`), sample the first token of each row; returns what ended with it."""
         self._forward.refresh()
-        prompts: dict[tuple[int, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            prompts.setdefault(row.prompt_ids, []).append(index)
-        order = sorted(prompts, key=len)
+        seats = seats_of(Counter(row.prompt_ids for row in rows), self.prefixes, self._forward, Counter(map(id, self._trunks)))
         first = len(self._rows)
-        self._cache.reserve(first + len(rows), max(map(len, prompts)) + 1, used=first)
-        logits_P_V = self._prefill(order, first)
-        place = {prompt: at for at, prompt in enumerate(order)}
-        source = np.array([place[row.prompt_ids] for row in rows], np.int64)
-        columns = _Columns.of(rows)
-        logits_B_V = (
-            logits_P_V
-            if len(rows) == len(order) and (np.diff(source) == 1).all()
-            else logits_P_V[_tensor(source, logits_P_V.device)]
-        )
-        tokens, logprobs = sample(logits_B_V, columns.draw(logits_P_V.device))
+        room = max(room_for(seats, self._forward), *(seat.own for seat in seats)) + 1
+        self._cache.reserve(first + len(rows), room, used=first)
+        hidden_P = read(seats, self._forward, self._cache, first)
+        if self.prefixes.keeps:
+            for place, seat in enumerate(seats):
+                self.prefixes.put(entry_of(seat, self._cache, first + place, hidden_P[place]))
+        at = {seat.prompt: place for place, seat in enumerate(seats)}
+        source = np.array([at[row.prompt_ids] for row in rows], np.int64)
+        columns = Columns.of(rows)
+        columns.trunk = np.array([seats[place].shared for place in source.tolist()], np.int64)
+        logits_P_V = self._forward.logits(hidden_P)
+        device = logits_P_V.device
+        same = len(rows) == len(seats) and (np.diff(source) == 1).all()
+        logits_B_V = logits_P_V if same else logits_P_V[tensor_of(source, device)]
+        tokens, logprobs = sample(logits_B_V, columns.draw(device))
         columns.record(tokens.cpu().numpy(), logprobs.cpu().numpy())
         ended = self._ended(rows, columns)
-        self._seat(rows, columns, source + first, ~ended)
+        self._seat(rows, columns, source + first, ~ended, seats)
         return self._results(rows, columns, ended)
 
     def step(self) -> list[Finished]:
         """Sample the next token of every row; returns what ended with it."""
         columns, device = self._columns, self._forward.device
-        reach = int(columns.length.max())
+        own = columns.length - columns.trunk
+        reach = int(own.max())
         self._cache.reserve(len(self._rows), reach, used=len(self._rows))
-        positions_B_T = _tensor(columns.length - 1, device)[:, None]
-        slots = Extend(self._cache, positions_B_T, reach)
-        hidden = self._forward.hidden(_tensor(columns.last, device)[:, None], positions_B_T, slots)
+        if self._branches is None:
+            self._branches = branches(self._trunks, device)
+        slots = Extend(self._cache, tensor_of(own - 1, device)[:, None], reach, trunks=self._branches)
+        positions_B_T = tensor_of(columns.length - 1, device)[:, None]
+        hidden = self._forward.hidden(tensor_of(columns.last, device)[:, None], positions_B_T, slots)
         tokens, logprobs = sample(self._forward.logits(hidden[:, 0]), columns.draw(device))
         columns.record(tokens.cpu().numpy(), logprobs.cpu().numpy())
         ended = self._ended(self._rows, columns)
         results = self._results(self._rows, columns, ended)
+        if self.prefixes.keeps:
+            for index in np.flatnonzero(ended).tolist():
+                self._remember(index)
         self._keep(~ended)
         return results
 
-    def _prefill(self, prompts: Sequence[tuple[int, ...]], first: int) -> torch.Tensor:
-        """Run prompts (shortest first) into the slots from `first` on; logits after each, [P, V]."""
-        device = self._forward.device
-        logits: list[torch.Tensor] = []
-        start = 0
-        while start < len(prompts):
-            end = start + 1
-            while end < len(prompts) and (end + 1 - start) * len(prompts[end]) <= self._forward.pass_tokens:
-                end += 1
-            chunk = prompts[start:end]
-            ids = np.zeros((len(chunk), len(chunk[-1])), np.int64)
-            for index, prompt in enumerate(chunk):
-                ids[index, : len(prompt)] = prompt
-            positions_B_T = torch.arange(ids.shape[1], device=device).expand(len(chunk), -1)
-            hidden = self._forward.hidden(
-                _tensor(ids, device), positions_B_T, Prefill(self._cache, first + start, positions_B_T)
-            )
-            last = torch.tensor([len(prompt) - 1 for prompt in chunk], device=device)
-            logits.append(self._forward.logits(hidden[torch.arange(len(chunk), device=device), last]))
-            start = end
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+    def _remember(self, index: int) -> None:
+        """Keep what a row has read: all but its last token."""
+        row, count, trunk = self._rows[index], int(self._columns.count[index]), self._trunks[index]
+        tokens = row.prompt_ids + tuple(self._columns.tokens[index, : count - 1].tolist())
+        own = len(tokens) - int(self._columns.trunk[index])
+        self.prefixes.put(Entry(tokens, trunk, self._cache.read(index, own) if own else []))
 
-    def _seat(self, rows: Sequence[Row], columns: _Columns, source: np.ndarray, alive: np.ndarray) -> None:
+    def _seat(
+        self, rows: Sequence[Row], columns: Columns, source: np.ndarray, alive: np.ndarray, prompts: Sequence[Seat]
+    ) -> None:
         """Give every surviving new row a slot: its prompt's own, or a copy of it."""
         first, seats = len(self._rows), int(alive.sum())
         seated: dict[int, int] = {}
@@ -230,11 +127,13 @@ class Batch:
         free = [slot for slot in range(first, first + seats) if slot not in seated]
         if waiting:
             device = self._forward.device
-            longest = int(columns.length[waiting].max())
-            self._cache.copy(_tensor(source[waiting], device), torch.tensor(free, device=device), longest)
+            longest = int((columns.length - columns.trunk)[waiting].max())
+            self._cache.copy(tensor_of(source[waiting], device), torch.tensor(free, device=device), longest)
             seated.update(zip(free, waiting, strict=True))
         order = [seated[slot] for slot in range(first, first + seats)]
         self._rows += [rows[index] for index in order]
+        self._trunks += [prompts[int(source[index]) - first].trunk for index in order]
+        self._branches = None
         self._columns = self._columns.join(columns.take(np.array(order, np.int64))) if order else self._columns
 
     def _keep(self, alive: np.ndarray) -> None:
@@ -246,26 +145,29 @@ class Batch:
         order = np.arange(count)
         order[holes] = movers
         if len(holes):
-            longest, device = int(self._columns.length[movers].max()), self._forward.device
-            self._cache.copy(_tensor(movers, device), _tensor(holes, device), longest)
+            own, device = self._columns.length - self._columns.trunk, self._forward.device
+            longest = int(own[movers].max())
+            self._cache.copy(tensor_of(movers, device), tensor_of(holes, device), longest)
         self._rows = [self._rows[index] for index in order.tolist()]
+        self._trunks = [self._trunks[index] for index in order.tolist()]
+        self._branches = None
         self._columns = self._columns.take(order)
 
-    def _ended(self, rows: Sequence[Row], columns: _Columns) -> np.ndarray:
+    def _ended(self, rows: Sequence[Row], columns: Columns) -> np.ndarray:
         stopped = (columns.stops == columns.last[:, None]).any(1) | (columns.count >= columns.limit)
         for index in np.flatnonzero(columns.texts & ~stopped).tolist():
             stopped[index] = self._stop_text(rows[index], columns, index)
         result: np.ndarray = stopped
         return result
 
-    def _stop_text(self, row: Row, columns: _Columns, index: int) -> bool:
+    def _stop_text(self, row: Row, columns: Columns, index: int) -> bool:
         """Whether the last token completes one of the row's stop strings."""
         window = max(len(text.encode()) for text in row.sampling.stop) + _STOP_MARGIN
         count = int(columns.count[index])
         tail = self._tokenizer.decode(columns.tokens[index, max(0, count - window) : count].tolist())
         return any(text in tail for text in row.sampling.stop)
 
-    def _results(self, rows: Sequence[Row], columns: _Columns, ended: np.ndarray) -> list[Finished]:
+    def _results(self, rows: Sequence[Row], columns: Columns, ended: np.ndarray) -> list[Finished]:
         results = []
         for index in np.flatnonzero(ended).tolist():
             row, count = rows[index], int(columns.count[index])
@@ -281,16 +183,3 @@ class Batch:
                 )
             )
         return results
-
-
-def _tensor(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(array).to(device)
-
-
-def _widened(array: np.ndarray, width: int, fill: int) -> np.ndarray:
-    return np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=fill)
-
-
-def _equally_wide(arrays: Sequence[np.ndarray], fill: int) -> list[np.ndarray]:
-    width = max(array.shape[1] for array in arrays)
-    return [_widened(array, width, fill) for array in arrays]

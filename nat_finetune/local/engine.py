@@ -18,13 +18,15 @@ import torch
 
 from nat_finetune.errors import BackendError, NatFinetuneError, PolicyFailure, Stage, boundary
 from nat_finetune.local.admission import Admission
-from nat_finetune.local.batch import Batch, Finished, Row
+from nat_finetune.local.batch import Batch
+from nat_finetune.local.columns import Finished, Row
 from nat_finetune.local.forward import Forward
 from nat_finetune.local.requests import Request, answer, failure_text, refuse
 from nat_finetune.local.scoring import ScoreRow, score
 from nat_finetune.types import FinishReason, SamplingParams
 
 CLOSE_SECONDS = 30.0
+PREFIX_CACHE_BYTES = 1 << 30
 _CLOSED = "the engine was closed"
 
 
@@ -57,7 +59,8 @@ class Engine:
         tokenizer: decodes for stop strings.
         max_batch: most sequences under way at once.
         max_context: most tokens of prompt and completion; None for no limit.
-        deterministic: lockstep admission (see `admission`).
+        deterministic: lockstep admission (see `admission`); nothing read for one batch serves another, for rounding would tell.
+        prefix_cache_bytes: memory for keys and values of earlier prompts and replies (see `prefix_cache`); 0 for none.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Engine:
         max_batch: int = 64,
         max_context: int | None = None,
         deterministic: bool = False,
+        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
         self._tokenizer = tokenizer
         self._max_batch = max_batch
@@ -75,7 +79,8 @@ class Engine:
         self._deterministic = deterministic
         self._admission: Admission[Request] = Admission(self._release, deterministic=deterministic)
         self._forward = forward
-        self._batch = Batch(forward, tokenizer)
+        self._prefix_cache_bytes = 0 if deterministic else prefix_cache_bytes
+        self._batch = Batch(forward, tokenizer, prefix_cache_bytes=self._prefix_cache_bytes)
         self._changed = threading.Condition()  # guards everything below
         self._inbox: deque[list[Request]] = deque()
         self._scores: deque[Request] = deque()
@@ -167,7 +172,7 @@ class Engine:
             forward.refresh(changed=True)
             self._version = version
             self._forward = forward
-            self._batch = Batch(forward, self._tokenizer)
+            self._batch = Batch(forward, self._tokenizer, prefix_cache_bytes=self._prefix_cache_bytes)
 
     def close(self) -> None:
         """End the worker; whoever still waits gets a BackendError. Closing again does nothing."""

@@ -10,7 +10,7 @@ import torch
 
 from nat_finetune.interfaces import ChatReply
 from nat_finetune.local.chat import ChatFormat
-from nat_finetune.local.engine import Engine
+from nat_finetune.local.engine import PREFIX_CACHE_BYTES, Engine
 from nat_finetune.local.forward import forward_of
 from nat_finetune.local.linear import use_fast_linear
 from nat_finetune.local.model import LoadedModel
@@ -32,6 +32,7 @@ class LocalPolicy:
         max_batch: int = 64,
         max_context: int | None = None,
         deterministic: bool = False,
+        prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
     ) -> None:
         self.name = name
         self.tokenizer = loaded.tokenizer
@@ -51,6 +52,7 @@ class LocalPolicy:
             max_batch=max_batch,
             max_context=self.max_context,
             deterministic=deterministic,
+            prefix_cache_bytes=prefix_cache_bytes,
         )
 
     @property

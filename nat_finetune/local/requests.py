@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nat_finetune.errors import BackendError, NatFinetuneError
-from nat_finetune.local.batch import Row
+from nat_finetune.local.columns import Row
 from nat_finetune.local.scoring import ScoreRow
 
 

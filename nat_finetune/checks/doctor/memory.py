@@ -91,6 +91,7 @@ def memory_parts(
         "AdamW": trained * 8,
         "reference": reference,
         "keys and values": 2 * size.layers * size.kv_width * width * min(concurrency, llm.max_batch) * tokens,
+        "keys and values of earlier calls": llm.prefix_cache_mib << 20,
         "activations": size.layers * size.hidden * width * kept * microbatch,
         "logits": min(LOGIT_BYTES, 3 * 4 * size.vocabulary * microbatch),
     }
