@@ -35,7 +35,7 @@ from nat_finetune.steps.best import best_checkpoint
 from nat_finetune.steps.parts import Parts, RolloutSource
 from nat_finetune.steps.schedule import Budget
 from nat_finetune.steps.selection import best_scores
-from nat_finetune.steps.serving import unserved
+from nat_finetune.steps.serving import require_ready, unserved
 from nat_finetune.types import EvalResult, Example, PolicyRef
 
 Checkpoint = Literal["best", "last"]
@@ -214,6 +214,7 @@ async def _finetune(
             store.write_json(manifest.NAME, data.manifest.to_dict())
         run = Run(store, config.finetuning, data.train, await _parts(config, parts, data, budget, cancel_wanted), progress)
         run.resume()
+        await require_ready(await parts.get_trainer_adapter(), run.state.steps_done)
         for warning in [*data.warnings, *await _template_warnings(config, parts)]:
             if warning not in run.state.warnings:
                 run.warn(warning)

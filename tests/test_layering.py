@@ -20,6 +20,7 @@ LAYERS: tuple[set[str], ...] = (
         "tracing",
         "runstore",
         "remote",
+        "rounds",
         "local",
     },  # 2: the seams, what remote backends share, the torch room
     {"builders", "trainers", "adapters", "evaluators", "datasets", "llms", "strategies"},  # 3: chosen by name in YAML

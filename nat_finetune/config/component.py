@@ -182,6 +182,10 @@ class TrainerAdapterConfig(ComponentConfig):
     """Whether its jobs outlive this process (`remote.interfaces.RemoteAdapter`)."""
     needs_calls: ClassVar[bool] = False
     """Whether it reads messages beside tokens: it takes only what a builder that `keeps_calls` makes."""
+    starts_from_base: ClassVar[bool] = False
+    """Whether every update starts at the base model: it can't go on with what an earlier one made."""
+    weighs_items: ClassVar[bool] = True
+    """Whether items can count differently."""
     keeps_weights: ClassVar[bool] = False
     """Whether it can imitate the chosen completions of pairs, hold preferences against the policy of an earlier round, and
     score pairs that are held out (`interfaces.PairScorer`)."""
@@ -216,6 +220,10 @@ class TrainerConfig(ComponentConfig):
     """Whether its order makes sense where a builder reads records: nothing is collected, all items are there at once."""
     unused_with_records: ClassVar[frozenset[str]] = frozenset()
     """Keys of its own that mean nothing then: refused when set."""
+
+    def makes_one_update(self, num_epochs: int) -> bool:
+        """Whether a run makes a single update, under this config and that `finetuning.num_epochs`."""
+        return False
 
     def needs_kept_weights(self) -> tuple[str, ...]:
         """Keys in use that need preference pairs and an adapter that `keeps_weights`."""

@@ -211,6 +211,32 @@ def _handed_over(config: RunConfig) -> Iterator[Problem]:
             yield Problem(message, key=f"finetuning.validation.{key}", hint="leave it out")
 
 
+def _one_update(config: RunConfig) -> Iterator[Problem]:
+    """A backend that starts every update at the base model can make one, or the last would be all that there is."""
+    adapter, trainer, finetuning = _adapter(config), _trainer(config), config.finetuning
+    if adapter is None or trainer is None or not adapter.starts_from_base or trainer.makes_one_update(finetuning.num_epochs):
+        return
+    yield Problem(
+        f"`_type: {adapter.component_name}` starts every update at the base model, and trainers.{finetuning.trainer} "
+        f"(`_type: {trainer.component_name}`) makes several: only the last would count",
+        key="finetuning.trainer",
+        hint="use a trainer that makes one: preference_trainer with num_rounds 1 and num_epochs 1, or the backend's own",
+    )
+
+
+def _weights(config: RunConfig) -> Iterator[Problem]:
+    """Scored pairs are weighed by their candidate set unless the trainer says otherwise; not every backend can."""
+    builder, adapter, trainer = _builder(config), _adapter(config), _trainer(config)
+    if builder is None or adapter is None or trainer is None or adapter.weighs_items or builder.makes != "pair":
+        return
+    if builder.record_dataset() is None and trainer.selection_rules().weighting != "pair":
+        yield Problem(
+            f"pairs of large candidate sets would count less, which `_type: {adapter.component_name}` can't honour",
+            key=f"trainers.{config.finetuning.trainer}.pair_weighting",
+            hint="set it to pair",
+        )
+
+
 def _groups_only(config: RunConfig) -> Iterator[Problem]:
     """What compares or replaces groups needs groups, and examples outside the step to replace them by."""
     builder, finetuning = _builder(config), config.finetuning
@@ -321,6 +347,8 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _unhonoured,
     _kept_weights,
     _handed_over,
+    _one_update,
+    _weights,
     _groups_only,
     _local_model,
     _detaching,

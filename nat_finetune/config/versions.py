@@ -65,6 +65,10 @@ def _from_nat(config: Mapping[str, Any]) -> Iterator[Edit]:
                 yield Remove((section, name, "reward"), "NAT overwrites it with finetuning.reward_function")
     for name, entry in _entries(config, "llms"):
         yield from _llm(("llms", name), entry)
+    for name, entry in _entries(config, "trainer_adapters"):
+        if _kind(entry) == "nemo_customizer_trainer_adapter":
+            yield from _nemo_adapter(("trainer_adapters", name), entry)
+    yield from _nemo_trainer(config)
     yield from _validation(config)
     yield from _art(config)
     finetuning = config.get("finetuning")
@@ -93,13 +97,13 @@ _WITHOUT_A_PART: dict[Path, str] = {
 def _llm(path: Path, entry: Mapping[str, Any]) -> Iterator[Edit]:
     """NAT forwards keys that it does not know to the endpoint, and `nim` is `openai` at NVIDIA's address."""
     key = "type" if "_type" not in entry else "_type"
-    if entry.get(key) == "nim":
+    if _kind(entry) == "nim":
         yield Put((*path, key), "openai", "`nim` speaks OpenAI's protocol")
         if "base_url" not in entry:
             yield Put((*path, "base_url"), "https://integrate.api.nvidia.com/v1", "NAT's default for `nim`")
         if "api_key" not in entry:
             yield Put((*path, "api_key"), "${NVIDIA_API_KEY}", "NAT's default for `nim`")
-    if entry.get(key) in ("nim", "openai"):
+    if _kind(entry) in ("nim", "openai"):
         for name in ("top_logprobs",):
             if name in entry:
                 yield Remove((*path, name), "NAT forwards it to the endpoint")
@@ -126,8 +130,48 @@ def _art(config: Mapping[str, Any]) -> Iterator[Edit]:
 
 def _is_art(config: Mapping[str, Any], section: str, name: Any) -> bool:
     entry = _at(config, (section, str(name)))
-    kind = entry.get("_type", entry.get("type")) if isinstance(entry, Mapping) else None
+    kind = _kind(entry) if isinstance(entry, Mapping) else None
     return isinstance(kind, str) and kind.startswith("openpipe_art_")
+
+
+NIM_IMAGE = "${NIM_IMAGE:?the NIM image that serves the trained model}"
+
+
+def _nemo_adapter(path: Path, entry: Mapping[str, Any]) -> Iterator[Edit]:
+    """What NeMo Customizer's adapter ignores in NAT, and the image that NAT has a wrong default for."""
+    if entry.get("deploy_on_completion"):
+        if _at(entry, ("deployment_config", "image_name")) is None:
+            image, reason = _nim_image(str(entry.get("customization_config", "")))
+            yield Put((*path, "deployment_config", "image_name"), image, reason)
+    else:
+        for key in ("deployment_config", "deployment_timeout_seconds"):
+            if key in entry:
+                yield Remove((*path, key), "nothing is deployed: deploy_on_completion is not set")
+    if _at(entry, ("hyperparameters", "training_type")) == "sft" and _at(entry, ("hyperparameters", "dpo")) is not None:
+        yield Remove((*path, "hyperparameters", "dpo"), "it has no part in training_type: sft")
+
+
+def _nim_image(config: str) -> tuple[str, str]:
+    """The image of the model that a customization config is of, by NVIDIA's naming."""
+    model = config.partition("@")[0]
+    nats = "NAT's default is the image of another model"
+    if model.count("/") != 1 or "$" in model:
+        return NIM_IMAGE, f"{nats}; say which one serves the trained model"
+    return f"nvcr.io/nim/{model}", f"{nats}; this one is named as {model}: see that it serves the trained model"
+
+
+def _nemo_trainer(config: Mapping[str, Any]) -> Iterator[Edit]:
+    """What NAT's trainer for NeMo Customizer ignores."""
+    named = _at(config, ("finetuning", "trainer"))
+    entry = dict(_entries(config, "trainers")).get(str(named), {})
+    if _kind(entry) != "nemo_customizer_trainer":
+        return
+    for key, reason in {
+        "num_epochs": "NAT's trainer ignores it: hyperparameters.epochs is what counts",
+        "curriculum_learning": "NAT's trainer ignores it",
+    }.items():
+        if _at(config, ("finetuning", key)) is not None:
+            yield Remove(("finetuning", key), reason)
 
 
 def _validation(config: Mapping[str, Any]) -> Iterator[Edit]:
@@ -208,6 +252,10 @@ def _at(config: Mapping[str, Any], path: Path) -> Any:
             return None
         found = found.get(key)
     return found
+
+
+def _kind(entry: Mapping[str, Any]) -> Any:
+    return entry.get("_type", entry.get("type"))
 
 
 def _entries(config: Mapping[str, Any], section: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -39,6 +39,7 @@ class Served:
 
     def save(self, folder: Path) -> None:
         """Write it into a checkpoint's folder."""
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / _FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
 
     @classmethod

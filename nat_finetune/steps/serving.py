@@ -1,4 +1,4 @@
-"""Whether what samples is what was trained: with a remote adapter the two may be apart."""
+"""A backend that another process is: whether it can train at all, and whether what samples is what it trained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,16 @@ from nat_finetune.interfaces import TrainerAdapter
 from nat_finetune.remote.interfaces import RemoteAdapter
 from nat_finetune.runstore import RunStore
 from nat_finetune.types import PolicyRef
+
+
+async def require_ready(adapter: TrainerAdapter, steps_done: int) -> None:
+    """Before anything is sampled or paid for: that the backend, which another process is, could take what comes of it.
+
+    Raises:
+        NatFinetuneError: as the adapter's `health`.
+    """
+    if steps_done == 0 and isinstance(adapter, RemoteAdapter):
+        await adapter.health()
 
 
 def unserved(adapter: TrainerAdapter, policy: PolicyRef, store: RunStore) -> str | None:

@@ -106,9 +106,9 @@ class FakeTrainingRun:
         self._order("select", built.step, rules)
         return Collection(built.items, "run", built.step, "policy")
 
-    async def update(self, collection: Collection, step: Step) -> UpdateResult | None:
-        """As `TrainingRun.update`."""
-        self._order("update", step.index, collection.warm_up)
+    async def update(self, collection: Collection, step: Step, *, wait: bool = True) -> UpdateResult | None:
+        """As `TrainingRun.update`; a job that is not waited for is one that has ended all the same."""
+        self._order("update", step.index, collection.warm_up, *([] if wait else ["not waited for"]))
         self.updates.append((step.index, collection.warm_up, tuple(map(_name, collection.items)), self._reference))
         self.committed_reference = self._reference
         policy = PolicyRef("policy", len(self.updates))

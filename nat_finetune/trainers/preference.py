@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from nat_finetune.config.component import TrainerConfig
 from nat_finetune.data.selection import OnContradiction, PairWeighting, SelectionRules
-from nat_finetune.errors import RolloutFailureLimit
-from nat_finetune.interfaces import Builder, Step, Trainer, TrainingRun
+from nat_finetune.interfaces import Builder, Trainer
 from nat_finetune.registry import register_trainer
-from nat_finetune.types import Rollout
+from nat_finetune.rounds import RoundRules, RoundTrainer
 
 
 class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
@@ -45,6 +43,10 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
     max_pairs: int | None = Field(None, ge=1)
     """Train on at most this many pairs, drawn with the run's seed."""
 
+    def makes_one_update(self, num_epochs: int) -> bool:
+        """With one round of one epoch, and no warm-up."""
+        return (self.num_rounds, num_epochs, self.sft_warmup_epochs) == (1, 1, 0)
+
     def needs_kept_weights(self) -> tuple[str, ...]:
         """The keys in use that only preference pairs and an adapter with the weights in its own hands can honour."""
         used = {"sft_warmup_epochs": self.sft_warmup_epochs > 0, "reference": self.reference == "last_round"}
@@ -66,40 +68,15 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
         return self
 
 
-class PreferenceTrainer:
-    """A round's candidates are all of one policy; then come `num_epochs` updates on their pairs, with validation between."""
-
-    def __init__(self, config: PreferenceTrainerConfig) -> None:
-        self._config = config
-        self._rules = config.selection_rules()
-
-    async def train(self, run: TrainingRun) -> None:
-        """Drive the run to its end."""
-        config = self._config
-        async for made in run.rounds(config.num_rounds, passes=config.num_runs, warm_ups=config.sft_warmup_epochs):
-            rollouts = [rollout for step in made.passes for rollout in await self._collect(run, step)]
-            built = run.build(rollouts, step=made.passes[-1].index)
-            chosen = await run.select(built, self._rules)
-            async for step in run.pending(made.warm_ups):
-                await run.update(replace(chosen, warm_up=True), step)
-                await run.validate_if_due(step)
-            async for step in run.pending(made.updates):
-                if step.index == made.updates[0].index and (made.index == 0 or config.reference == "last_round"):
-                    run.hold_reference()
-                await run.update(chosen, step)
-                await run.validate_if_due(step)
-
-    async def _collect(self, run: TrainingRun, step: Step) -> list[Rollout]:
-        try:
-            return await run.collect(step)
-        except RolloutFailureLimit as error:
-            if not self._config.continue_on_collection_error:
-                raise
-            run.warn(f"pass {step.index + 1} of {self._config.num_runs} is left out: {error}")
-            return []
-
-
 @register_trainer(config_type=PreferenceTrainerConfig)
 async def preference_trainer(config: PreferenceTrainerConfig, builder: Builder) -> AsyncIterator[Trainer]:
     """Make the trainer."""
-    yield PreferenceTrainer(config)
+    rules = RoundRules(
+        config.selection_rules(),
+        passes=config.num_runs,
+        rounds=config.num_rounds,
+        warm_ups=config.sft_warmup_epochs,
+        new_reference=config.reference == "last_round",
+        go_on=config.continue_on_collection_error,
+    )
+    yield RoundTrainer(rules)

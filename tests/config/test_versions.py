@@ -3,15 +3,17 @@
 import json
 
 import pytest
+import yaml
 
 from nat_finetune.checks.smoke import smoke
 from nat_finetune.cli.main import main
+from nat_finetune.config.fit import misfits
 from nat_finetune.config.load import load_config
 from nat_finetune.config.nodes import parse
 from nat_finetune.config.rewrite import rewrite
 from nat_finetune.config.schema import CONFIG_VERSION
 from nat_finetune.config.to_local import to_local
-from nat_finetune.config.versions import MIGRATIONS, Put, Remove, edits_to_current, migrated
+from nat_finetune.config.versions import MIGRATIONS, NIM_IMAGE, Put, Remove, edits_to_current, migrated
 from nat_finetune.errors import ConfigError
 from nat_finetune.registry import Registry
 from tests.fixtures.nat import theirs
@@ -88,6 +90,50 @@ def test_todays_files_have_no_such_keys(tmp_path, key):
     path.write_text("config_version: 1\n" + text[key])
     with pytest.raises(ConfigError, match="NAT key that nat-finetune does not support"):
         load_config(path, registry=Registry.installed())
+
+
+# ------------------------------------------------------------------------------------------- backends that stay as they are
+
+
+def test_nats_customizer_example_validates_with_its_backend(tmp_path, capsys):
+    path = tmp_path / "config.yml"
+    assert main(["migrate", str(NAT / "nemo_customizer.yml"), "--output", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "deployment_config.image_name: nvcr.io/nim/meta/llama-3.1-8b-instruct" in said
+    assert "finetuning.num_epochs: removed: NAT's trainer ignores it" in said
+    loaded = load_config(path, registry=their_components(), environment={"HF_TOKEN": "", "NVIDIA_API_KEY": "key"})
+    assert misfits(loaded.config) == []
+    assert loaded.notes == ()
+    adapter = loaded.config.trainer_adapters["customizer"]
+    assert adapter.component_name == "nemo_customizer_trainer_adapter"
+    assert adapter.hf_token is None
+    assert adapter.deployment_config.image_name == "nvcr.io/nim/meta/llama-3.1-8b-instruct"
+    assert adapter.hyperparameters.body(7)["dpo"] == {
+        "ref_policy_kl_penalty": 0.2,
+        "preference_loss_weight": 1.0,
+        "preference_average_log_probs": True,
+        "sft_loss_weight": 0.1,
+    }
+
+
+def customizer(**changes):
+    config = plain(NEMO)
+    config["trainer_adapters"]["customizer"] |= changes
+    config = plain(rewrite(yaml.safe_dump(config), edits_to_current(config)))
+    return config["trainer_adapters"]["customizer"]
+
+
+def test_the_image_is_asked_for_where_the_model_does_not_tell_it():
+    assert customizer(customization_config="my-config")["deployment_config"] == {"image_name": NIM_IMAGE}
+    assert customizer(deployment_config={"image_name": "mine"})["deployment_config"] == {"image_name": "mine"}
+    assert customizer(deployment_config={"gpu": 2})["deployment_config"]["gpu"] == 2
+
+
+def test_what_nat_ignores_of_the_customizer_goes():
+    kept = customizer(deploy_on_completion=False, deployment_config={"gpu": 2}, deployment_timeout_seconds=60)
+    assert not kept.keys() & {"deployment_config", "deployment_timeout_seconds"}
+    given = {"training_type": "sft", "dpo": {"sft_loss_weight": 1.0}}
+    assert customizer(hyperparameters=given)["hyperparameters"] == {"training_type": "sft"}
 
 
 # -------------------------------------------------------------------------------------------------------------- --to local

@@ -186,7 +186,7 @@ def test_a_manifest_says_which_example_is_where(run, capsys):
         ("trl", ["--task-name", "x"], 2, "--task-name would be ignored: it is for --format nemo-rl"),
         ("trl", ["--global-batch-size", "8"], 2, "--global-batch-size would be ignored"),
         ("trl", ["--split-by", "task_key"], 2, "--split-by would be ignored"),
-        ("nemo-rl", ["--items", "demonstrations"], 2, "does not hold demonstrations; these do: trl, openai, sharegpt"),
+        ("nemo-rl", ["--items", "demonstrations"], 2, "these do: trl, openai, nemo-customizer, sharegpt"),
         ("trl", ["--validation-share", "0.01"], 3, "--validation-share 0.01 leaves no validation row"),
     ],
 )

@@ -1,7 +1,8 @@
 """One trainable item to one row of another trainer's file.
 
 TRL: https://huggingface.co/docs/trl/dataset_formats; NeMo RL: its `PreferenceDataset`; OpenAI: the preference and chat formats
-of its fine-tuning API; NeMo Customizer: the records of its DPO dataset; ShareGPT: what LLaMA-Factory reads.
+of its fine-tuning API; NeMo Customizer: the records of its DPO dataset, and its conversations; ShareGPT: what LLaMA-Factory
+reads.
 
 All rows of a file have one schema, for loaders take the first rows' for all. Only what is said is written: a message that calls
 tools, or answers such a call, is a message in OpenAI's format alone, and an error in the others, whose templates would show
@@ -26,7 +27,7 @@ Row = dict[str, Any]
 
 TAKES: Mapping[ExportKind, tuple[ExportFormat, ...]] = {
     "pairs": ("nemo-rl", "trl", "openai", "nemo-customizer", "sharegpt"),
-    "demonstrations": ("trl", "openai", "sharegpt"),
+    "demonstrations": ("trl", "openai", "nemo-customizer", "sharegpt"),
     "rollouts": ("trl",),
 }
 """Which formats hold which items."""
@@ -106,7 +107,7 @@ class RowWriter:
 
     def _single(self, item: Exported, context: list[Row]) -> Row:
         said = _completion(item.completion, self._form)
-        if self._form == "openai":
+        if self._form in ("openai", "nemo-customizer"):
             return {"messages": [*context, said]}
         if self._form == "sharegpt":
             return {"conversations": [*_conversation(context), {"from": "gpt", "value": said["content"]}]}

@@ -28,6 +28,7 @@ PAIR_ROWS = {
 SINGLE_ROWS = {
     "trl": {"prompt": [SYSTEM, USER], "completion": [GOOD]},
     "openai": {"messages": [SYSTEM, USER, GOOD]},
+    "nemo-customizer": {"messages": [SYSTEM, USER, GOOD]},
     "sharegpt": {
         "conversations": [
             {"from": "system", "value": "be brief"},
