@@ -1,8 +1,8 @@
-"""Rows of tokens to padded micro-batches: the only code that pads or packs.
+"""Rows of tokens to micro-batches.
 
-A row is a sequence in which some tokens are trained; `sharing` says which rows are read together. Values of a row's tokens are
-kept flat, all rows behind one another (`_N`); a micro-batch is padded on the right by index arithmetic, without Python per
-token.
+A row is a sequence in which some tokens are trained; `sharing` says which rows are read together, `layout` where they stand.
+Values of a row's tokens are kept flat, all rows behind one another (`_N`); a micro-batch pads them on the right by index
+arithmetic, without Python per token.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nat_finetune.data.sharing import Ints, Plan, Tree, plan_units
+from nat_finetune.data.layout import Part, lay_out
+from nat_finetune.data.sharing import Ints, Plan, plan_units
 from nat_finetune.errors import DataError
 
 Floats = NDArray[np.float32]
@@ -33,8 +34,8 @@ class MicroBatch:
     """What the model reads; padding is 0 and on the right, where a causal model never looks at it."""
     positions_L_T: Tensor
     """The position of each read token in the rows that it belongs to."""
-    sees_L_T_T: Tensor | None
-    """Which tokens each token sees, where a sequence is a tree; None: all before it and itself."""
+    parts: tuple[Part, ...] | None
+    """Which tokens each token sees, where a sequence holds trees; None: all before it and itself."""
     places_R_T: Tensor
     """For each token of each row where it stands in the read ones, `[L * T]`; 0 behind the last one that is read."""
     token_ids_R_T: Tensor
@@ -114,7 +115,8 @@ class Rows:
         """The padded tensors of a plan."""
         rows = np.array(plan.rows, np.int64)
         grid_R_T, real_R_T = self._grid(rows)
-        read = _read(plan.trees, self._inputs({leaf for tree in plan.trees for leaf in tree.leaves}))
+        inputs = self._inputs({leaf for tree in plan.trees for leaf in tree.leaves})
+        read = lay_out(plan.trees, inputs, packed=plan.packed)
 
         def on_device(flat_N: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.where(real_R_T, flat_N[grid_R_T], flat_N.dtype.type(0))).to(device)
@@ -127,24 +129,27 @@ class Rows:
             rows=rows,
             input_ids_L_T=torch.from_numpy(read.ids_L_T).to(device),
             positions_L_T=torch.from_numpy(read.positions_L_T).to(device),
-            sees_L_T_T=None if read.sees_L_T_T is None else torch.from_numpy(read.sees_L_T_T).to(device),
+            parts=read.parts,
             places_R_T=torch.from_numpy(places_R_T).to(device),
             token_ids_R_T=on_device(self.token_ids_N),
             loss_mask_R_T=on_device(self.loss_mask_N),
             columns={name: on_device(flat_N) for name, flat_N in self.columns.items()},
         )
 
-    def plans(self, units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int = 0) -> list[Plan]:
+    def plans(
+        self, units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int = 0, packed: bool = False
+    ) -> list[Plan]:
         """Sort units into micro-batches of at most `max_tokens` tokens that the model reads, padding included.
 
         Args:
             units: rows that must share a micro-batch, such as both sides of a pair. A unit that is larger than `max_tokens`
-                by itself gets a micro-batch of its own.
+                by itself gets a micro-batch of its own, with those that read nothing else.
             max_tokens: the budget.
             tree_tokens: most tokens of a tree of inputs that begin alike; 0: no trees, for models whose attention can't.
+            packed: all of a micro-batch in one sequence without padding; else one a sequence.
         """
         inputs = self._inputs({row for unit in units for row in unit})
-        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=min(tree_tokens, max_tokens))
+        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=min(tree_tokens, max_tokens), packed=packed)
 
     def _inputs(self, rows: Iterable[int]) -> dict[int, Ints]:
         starts, ends = self.starts, self._input_ends()
@@ -175,38 +180,3 @@ def _padded(starts: Ints, lengths: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     steps = np.arange(int(lengths.max()))
     real = steps < lengths[:, None]
     return starts[:, None] + np.where(real, steps, 0), real
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What the model reads in a micro-batch."""
-
-    ids_L_T: Ints
-    positions_L_T: Ints
-    sees_L_T_T: NDArray[np.bool_] | None
-    paths: Mapping[int, Ints]
-    """For each leaf where each of its tokens stands, in the flattened ids."""
-
-
-def _read(trees: Sequence[Tree], inputs: Mapping[int, Ints]) -> _Read:
-    """Lay trees out, one a sequence: what is shared stands where the first leaf that has it put it."""
-    size = max(tree.length for tree in trees)
-    ids_L_T = np.zeros((len(trees), size), np.int64)
-    positions_L_T = np.tile(np.arange(size), (len(trees), 1))
-    branched = any(len(tree.leaves) > 1 for tree in trees)
-    # Padding sees itself: a token that sees nothing has attention 0 / 0.
-    sees_L_T_T = np.tile(np.eye(size, dtype=np.bool_), (len(trees), 1, 1)) if branched else None
-    paths: dict[int, Ints] = {}
-    for place, tree in enumerate(trees):
-        path, begin = np.zeros(0, np.int64), 0
-        for leaf, shared in zip(tree.leaves, tree.shared, strict=True):
-            ids = inputs[leaf]
-            end = begin + len(ids) - shared
-            path = np.concatenate([path[:shared], np.arange(begin, end)])
-            ids_L_T[place, begin:end] = ids[shared:]
-            positions_L_T[place, begin:end] = np.arange(shared, len(ids))
-            if sees_L_T_T is not None:
-                sees_L_T_T[place, begin:end, path] = np.tri(len(ids), dtype=np.bool_)[shared:].T
-            paths[leaf] = path + place * size
-            begin = end
-    return _Read(ids_L_T, positions_L_T, sees_L_T_T, paths)

@@ -46,9 +46,13 @@ class Plan:
     trees: tuple[Tree, ...]
     units: tuple[int, ...]
     """Places, in the given sequence of units, of those that are in this micro-batch."""
+    packed: bool = False
+    """Whether all trees stand in one sequence, without padding."""
 
 
-def plan_units(inputs: Mapping[int, Ints], units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int) -> list[Plan]:
+def plan_units(
+    inputs: Mapping[int, Ints], units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int, packed: bool
+) -> list[Plan]:
     """Sort units into micro-batches; see `batches.Rows.plans`. `inputs` are the rows' tokens up to their last trained one."""
     leaf_of, order = _leaves(inputs)
     trees = list(_trees([row for row in order if leaf_of[row] == row], inputs, tree_tokens))
@@ -56,10 +60,11 @@ def plan_units(inputs: Mapping[int, Ints], units: Sequence[Sequence[int]], *, ma
     of_units = [sorted({tree_of[leaf_of[row]] for row in unit}) for unit in units]
     lengths = [tree.length for tree in trees]
     plans = []
-    for chosen in _budgeted(_in_clusters(of_units, lengths), of_units, lengths, max_tokens):
+    for chosen in _budgeted(_in_clusters(of_units, lengths), of_units, lengths, max_tokens, packed=packed):
         rows = tuple(dict.fromkeys(row for unit in chosen for row in units[unit]))
         used = dict.fromkeys(tree for unit in chosen for tree in of_units[unit])
-        plans.append(Plan(rows, tuple(leaf_of[row] for row in rows), tuple(trees[tree] for tree in used), tuple(chosen)))
+        leaves = tuple(leaf_of[row] for row in rows)
+        plans.append(Plan(rows, leaves, tuple(trees[tree] for tree in used), tuple(chosen), packed))
     return plans
 
 
@@ -129,21 +134,22 @@ def _in_clusters(of_units: Sequence[Sequence[int]], lengths: Sequence[int]) -> l
 
 
 def _budgeted(
-    order: Sequence[int], of_units: Sequence[Sequence[int]], lengths: Sequence[int], max_tokens: int
+    order: Sequence[int], of_units: Sequence[Sequence[int]], lengths: Sequence[int], max_tokens: int, *, packed: bool
 ) -> Iterator[list[int]]:
-    """Cut the order where the trees of a micro-batch, padded to the longest, would exceed the budget."""
+    """Cut the order where the trees of a micro-batch, padded to the longest unless they are packed, would exceed the budget."""
+
+    def cost(trees: set[int]) -> int:
+        sizes = [lengths[tree] for tree in trees]
+        return sum(sizes) if packed else len(sizes) * max(sizes)
+
     chosen: list[int] = []
     used: set[int] = set()
-    longest = 0
     for unit in order:
-        more = set(of_units[unit])
-        reach = max(longest, *(lengths[tree] for tree in more))
-        if chosen and len(used | more) * reach > max_tokens:
+        more = used | set(of_units[unit])
+        if chosen and more != used and cost(more) > max_tokens:  # what is read anyway may be used by more units
             yield chosen
-            chosen, used = [], set()
-            reach = max(lengths[tree] for tree in more)
+            chosen, more = [], set(of_units[unit])
         chosen.append(unit)
-        used |= more
-        longest = reach
+        used = more
     if chosen:
         yield chosen

@@ -90,7 +90,7 @@ def trainer_scores(canary: Canary, scorer: TrainerScorer) -> list[list[float]]:
         [[0] * len(prompt) + [1] * len(completion) for prompt, completion in canary.rows],
     )
     rows.columns[TEMPERATURE] = np.full(len(rows.token_ids_N), canary.temperature, np.float32)
-    scorer.score_into(rows, _COLUMN, rows.plans([(row,) for row in range(len(rows))], max_tokens=2048))
+    scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], max_tokens=2048))
     flat = np.split(rows.columns[_COLUMN][rows.loss_mask_N], rows.trained_tokens.cumsum()[:-1])
     return [values.tolist() for values in flat]
 

@@ -14,11 +14,11 @@ ATTENTION = "nat_finetune_slots"
 """Name under which transformers finds `slot_attention`; without slots (in training) it is SDPA."""
 
 
-class Masked(Protocol):
-    """A forward without slots whose tokens see what a mask of its own says."""
+class Unslotted(Protocol):
+    """A forward without slots, in training: it knows itself what its tokens see."""
 
-    def mask(self, window: int | None) -> Tensor:
-        """[B, 1, T, T], true where a token sees another."""
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
+        """[B, T, heads, head size]; arguments are [B, heads, T, head size], keys and values possibly of fewer heads."""
 
 
 def attend(
@@ -73,7 +73,7 @@ def slot_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    slots: Prefill | Extend | Masked | None = None,
+    slots: Prefill | Extend | Unslotted | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
@@ -85,11 +85,7 @@ def slot_attention(
         layer: Any = module.layer_idx
         out = attention_over(slots, layer, query, key, value, scale=scaling, window=sliding_window)
         return out.contiguous(), None
-    if (groups := query.shape[1] // key.shape[1]) > 1:
-        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
-    mask = slots.mask(sliding_window)
-    out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    return out.transpose(1, 2).contiguous(), None
+    return slots.attend(query, key, value, scale=scaling, window=sliding_window).contiguous(), None
 
 
 def _with_trunks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, slots: Extend, layer: int) -> Tensor:

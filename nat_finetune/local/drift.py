@@ -51,7 +51,7 @@ def _kl(policy: LocalPolicy, learner: Learner, sides: Sequence[tuple[Ids, Ids]])
         return None
     rows = Rows.of([p + c for p, c in sides], [[0] * len(p) + [1] * len(c) for p, c in sides])
     rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
-    plans = rows.plans([(row,) for row in range(len(rows))], max_tokens=_PASS_TOKENS)
+    plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], max_tokens=_PASS_TOKENS)
     with policy.exclusive():
         learner.scorer.score_into(rows, _NOW, plans)
         with learner.reference.active():

@@ -154,7 +154,7 @@ def _accumulate(
 
 def _plans(learner: Learner, objective: Objective, units: Sequence[Unit], settings: LoopSettings) -> list[Plan]:
     budget = settings.max_tokens_per_microbatch or _fitting(learner.scorer.device)
-    return objective.rows.plans(units, max_tokens=budget, tree_tokens=learner.scorer.tree_tokens)
+    return learner.scorer.plans(objective.rows, units, max_tokens=budget)
 
 
 def _fitting(device: torch.device) -> int:

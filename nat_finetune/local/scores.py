@@ -14,6 +14,7 @@ from nat_finetune.data.batches import MicroBatch, Rows
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.attention import ATTENTION
+from nat_finetune.local.branches import Branches
 from nat_finetune.local.linear import fast_product, fits
 
 TEMPERATURE = "temperature"
@@ -46,6 +47,8 @@ class TrainerScorer:
         # `slot_attention` is in place where the engine found that the model gives the same with it.
         self.tree_tokens = TREE_TOKENS if base.config._attn_implementation == ATTENTION else 0
         """Most tokens of a tree of inputs that begin alike; 0 where the model's attention can't read trees."""
+        self.packed = self.tree_tokens > 0 and self.device.type == "cpu"
+        """Whether rows are read in one sequence: on a CPU, where attention goes part by part."""
 
     def scores(self, batch: MicroBatch) -> TokenScores:
         """Log-probabilities (nats, at each token's sampling temperature) and entropies, `[R, T]`; 0 where not trained."""
@@ -73,7 +76,7 @@ class TrainerScorer:
         )
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
-        if batch.sees_L_T_T is None:
+        if batch.parts is None:
             # No attention mask: padding is on the right, where a causal model never looks.
             hidden: Tensor = self._decoder(input_ids=batch.input_ids_L_T, use_cache=False).last_hidden_state
             return hidden
@@ -82,9 +85,13 @@ class TrainerScorer:
             position_ids=batch.positions_L_T,
             attention_mask=self._mask_prepared,  # four dimensions: transformers makes none itself; `slots` knows the real one
             use_cache=False,
-            slots=_Branches(batch.sees_L_T_T, batch.positions_L_T),
+            slots=Branches(batch.parts, batch.positions_L_T),
         ).last_hidden_state
         return hidden
+
+    def plans(self, rows: Rows, units: Sequence[Sequence[int]], *, max_tokens: int) -> list[Plan]:
+        """Sort units into micro-batches as this model reads them; see `Rows.plans`."""
+        return rows.plans(units, max_tokens=max_tokens, tree_tokens=self.tree_tokens, packed=self.packed)
 
     @torch.no_grad()
     def score_into(self, rows: Rows, column: str, plans: Sequence[Plan]) -> None:
@@ -93,23 +100,6 @@ class TrainerScorer:
         for plan in plans:
             batch = rows.micro_batch(plan, self.device)
             rows.store(column, batch, self.scores(batch).logprobs_B_T)
-
-
-class _Branches:
-    """The mask of sequences that are trees, for `attention.slot_attention`."""
-
-    def __init__(self, sees_L_T_T: Tensor, positions_L_T: Tensor) -> None:
-        self._sees_L_1_T_T = sees_L_T_T[:, None]
-        self._distance_L_1_T_T = (positions_L_T[:, :, None] - positions_L_T[:, None, :])[:, None]
-        self._masks: dict[int, Tensor] = {}
-
-    def mask(self, window: int | None) -> Tensor:
-        """`[L, 1, T, T]`, true where a token sees another; the window counts positions in the row, not in the tree."""
-        if window is None:
-            return self._sees_L_1_T_T
-        if window not in self._masks:
-            self._masks[window] = self._sees_L_1_T_T & (self._distance_L_1_T_T < window)
-        return self._masks[window]
 
 
 def bare_model(model: Any) -> Any:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from nat_finetune.data.batches import Rows
+from nat_finetune.data.layout import seen
 from nat_finetune.errors import DataError
 
 CPU = torch.device("cpu")
@@ -35,16 +36,30 @@ def assert_reads_its_own_tokens(rows: Rows, plan) -> None:
     batch = rows.micro_batch(plan, CPU)
     size = batch.input_ids_L_T.shape[1]
     sees = torch.ones(size, size).tril().bool().expand(len(batch.input_ids_L_T), -1, -1)
-    sees = sees if batch.sees_L_T_T is None else batch.sees_L_T_T
+    if batch.parts is not None:
+        sees = torch.from_numpy(seen(batch.parts, batch.input_ids_L_T.shape))
+        assert sees.sum() - padding(batch, plan) == sum(
+            (p.end - p.begin) * (p.behind - p.first) - hidden(p) for p in batch.parts
+        )
     for row, places in zip(plan.rows, batch.places_R_T.tolist(), strict=True):
         start, end = rows.starts[row], rows.starts[row + 1]
         ids, last = rows.token_ids_N[start:end].tolist(), int(rows.loss_mask_N[start:end].nonzero()[0][-1])
         for position, place in enumerate(places[:last]):
             sequence, token = divmod(place, size)
-            seen = sees[sequence, token].nonzero()[:, 0].tolist()
-            seen_at, seen_ids = batch.positions_L_T[sequence, seen].tolist(), batch.input_ids_L_T[sequence, seen].tolist()
+            visible = sees[sequence, token].nonzero()[:, 0].tolist()
+            seen_at, seen_ids = batch.positions_L_T[sequence, visible].tolist(), batch.input_ids_L_T[sequence, visible].tolist()
             by_position = sorted(zip(seen_at, seen_ids, strict=True))
             assert by_position == list(enumerate(ids[: position + 1]))
+
+
+def hidden(part) -> int:
+    """Token pairs of a causal part that its mask hides."""
+    size = part.end - part.begin
+    return size * (size - 1) // 2 if part.causal else 0
+
+
+def padding(batch, plan) -> int:
+    return batch.input_ids_L_T.numel() - sum(tree.length for tree in plan.trees)
 
 
 def test_padding_is_on_the_right_and_neither_trained_nor_valued():
@@ -81,7 +96,8 @@ def test_a_shorter_row_that_differs_later_has_an_input_of_its_own():
 
 @pytest.mark.parametrize("budget", [1, 7, 12, 40, 1000])
 @pytest.mark.parametrize("tree_tokens", [0, 9, 1000])
-def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_tokens):
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_tokens, packed):
     generator = np.random.default_rng(0)
     texts = []
     for _ in range(60):
@@ -89,12 +105,13 @@ def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_toke
         texts.append(f"{prompt}[{''.join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 4)))}]")
     rows = rows_of(*texts)
     units = [(row, (row * 7) % 60) for row in range(60)]
-    plans = rows.plans(units, max_tokens=budget, tree_tokens=tree_tokens)
+    plans = rows.plans(units, max_tokens=budget, tree_tokens=tree_tokens, packed=packed)
     assert sorted(unit for plan in plans for unit in plan.units) == list(range(60))
     for plan in plans:
         assert {row for unit in plan.units for row in units[unit]} == set(plan.rows)
         batch = rows.micro_batch(plan, CPU)
-        assert batch.input_ids_L_T.numel() <= budget or len(plan.units) == 1
+        assert batch.input_ids_L_T.numel() <= budget or len(plan.trees) <= 2  # what a unit of two rows needs
+        assert not packed or batch.input_ids_L_T.shape == (1, sum(tree.length for tree in plan.trees))
         assert_reads_its_own_tokens(rows, plan)
 
 
@@ -104,8 +121,24 @@ def test_inputs_that_begin_alike_are_read_as_one_tree():
     assert sorted(tree.length for tree in plan.trees) == [3, 4 + 1 + 1 + 1]
     batch = rows.micro_batch(plan, CPU)
     assert sorted(batch.input_ids_L_T.flatten().tolist()) == sorted([1, 2, 3, 4, 5, 7, 9, 7, 7, 7, 0, 0, 0, 0])
-    assert batch.sees_L_T_T.any(-1).all()  # padding too: attention over nothing is 0 / 0
+    assert seen(batch.parts, batch.input_ids_L_T.shape).any(-1).all()  # padding too: attention over nothing is 0 / 0
     assert_reads_its_own_tokens(rows, plan)
+
+
+def test_branches_see_a_beginning_that_all_of_them_share_in_one_part():
+    rows = rows_of("1234567[8]", "1234567 9[8]", "1234569[89]", "4[5]")
+    [plan] = rows.plans(singles(rows), max_tokens=100, tree_tokens=50, packed=True)
+    batch = rows.micro_batch(plan, CPU)
+    [tree, other] = sorted((part for part in batch.parts if part.causal), key=lambda part: part.begin - part.end)[:2]
+    across = [part for part in batch.parts if not part.causal]
+    assert batch.input_ids_L_T.shape == (1, 8 + 2 + 1)
+    assert (tree.end - tree.begin, other.end - other.begin) == (8, 2)
+    assert [(part.end - part.begin, part.behind - part.first) for part in across] == [(2, 6)]
+    many = rows_of("123456[78]", "123456[88]", "123456[98]", "12345[0]6")
+    [plan] = many.plans(singles(many), max_tokens=100, tree_tokens=50, packed=True)
+    across = [part for part in many.micro_batch(plan, CPU).parts if not part.causal]
+    assert [(part.end - part.begin, part.behind - part.first) for part in across] == [(2, 6)]
+    assert_reads_its_own_tokens(many, plan)
 
 
 def test_a_tree_is_no_larger_than_allowed_and_joins_only_what_has_much_in_common():
