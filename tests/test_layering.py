@@ -31,6 +31,7 @@ LAYERS: tuple[set[str], ...] = (
         "run",
         "steps",
         "records",
+        "remote_jobs",
         "held_pairs",
         "preflight",
         "finetune",

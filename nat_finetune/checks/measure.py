@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nat_finetune.checks.plan import Speeds, Work
-from nat_finetune.checks.small import first_examples, without_split
+from nat_finetune.checks.small import first_examples, without_remote_updates, without_split
 from nat_finetune.compose import Composition, compose
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, RunConfig
@@ -77,7 +77,8 @@ async def measure(
 ) -> Speeds:
     """Run one step of the config on its first examples, with its real model, and see how long it takes.
 
-    An update is taken to last in proportion to its rollouts; evaluations that are exact are measured on as many examples.
+    An update is taken to last in proportion to its rollouts; evaluations that are exact are measured on as many examples. Of
+    an adapter whose jobs run elsewhere no update is measured: none is started.
 
     Raises:
         NatFinetuneError: the step did not reach its end.
@@ -92,7 +93,8 @@ async def measure(
     store = new_run(loaded, folder)
     report: Mapping[str, Any]
     try:
-        report = await finetune(loaded, first_examples(registry, examples), store, NullProgress())
+        in_small = without_remote_updates(first_examples(registry, examples))
+        report = await finetune(loaded, in_small, store, NullProgress())
     except NoTrainableSignal:  # two examples may well be flat: collection is measured, the update is not
         report = store.read_json("report.json") or {"steps": []}
     return _speeds(loaded.config, store, report, work)
@@ -116,6 +118,12 @@ def _speeds(config: RunConfig, store: RunStore, report: Mapping[str, Any], work:
         exact_seconds=sum(exact) / len(exact) if exact else None,
         calls=len(calls) / count,
         candidates=sum(isinstance(event, CandidateScored) for r in rollouts for event in r.events) / count,
-        prompt_tokens=sum(len(call.prompt_ids or ()) for call in calls) / count,
-        completion_tokens=sum(len(call.completion_ids or ()) for call in calls) / count,
+        prompt_tokens=_mean_length([call.prompt_ids for call in calls], count),
+        completion_tokens=_mean_length([call.completion_ids for call in calls], count),
     )
+
+
+def _mean_length(ids: Sequence[Sequence[int] | None], rollouts: int) -> float | None:
+    """Tokens of a rollout; None where a call does not say what its tokens are."""
+    known = [len(each) for each in ids if each is not None]
+    return sum(known) / rollouts if len(known) == len(ids) else None

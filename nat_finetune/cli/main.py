@@ -20,6 +20,7 @@ from nat_finetune.cli.explain import explain
 from nat_finetune.cli.export import export
 from nat_finetune.cli.export_data import export_data
 from nat_finetune.cli.gate import gate
+from nat_finetune.cli.jobs import jobs
 from nat_finetune.cli.list import list_components
 from nat_finetune.cli.lock import lock
 from nat_finetune.cli.migrate import migrate
@@ -62,6 +63,7 @@ app.command("export-data")(export_data)
 app.command("runs")(runs)
 app.command("serve-rollouts")(serve_rollouts)
 app.command("gate")(gate)
+app.add_typer(jobs)
 
 
 def _show_version(wanted: bool) -> None:

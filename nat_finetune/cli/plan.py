@@ -69,7 +69,7 @@ def plan(
     loaded = load_config(config, overrides, registry=registry)
     work = asyncio.run(work_of(loaded, registry))
     if rollout_seconds is None:
-        typer.echo(f"running one step on {measure} examples, to measure it ...", err=True)
+        typer.echo(f"running one step on {measure or MEASURED} examples, to measure it ...", err=True)
         with tempfile.TemporaryDirectory() as folder:
             speeds = asyncio.run(measured(config, overrides, registry, Path(folder), work=work, examples=measure or MEASURED))
     else:
@@ -112,6 +112,8 @@ def lines(made: Plan, prices: Prices) -> list[str]:
     said.append(f"collection: {_time(made.collection_seconds)} ({at_once})")
     said.append(f"updates: {_time(made.update_seconds)}; evaluation: {_time(made.evaluation_seconds)}")
     said.append(f"in all: {_time(made.total_seconds)}")
+    if made.update_seconds is None and speeds.calls is not None:
+        said.append("(no update was measured; a plan starts no job of a remote backend. Give --update-seconds)")
     if made.evaluation_seconds is None:
         said.append("(exact evaluations are measured only where a step is run: leave --rollout-seconds out)")
     cost = made.cost(prices)

@@ -178,6 +178,10 @@ class LiveProgress:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
+    def stop(self) -> None:
+        """Take the status away, for good."""
+        self._live.stop()
+
     def run_started(self, info: Mapping[str, Any]) -> None:
         """The folder and config of the run."""
         self._lines.run_started(info)
@@ -214,7 +218,7 @@ class LiveProgress:
 
     def finished(self, report: Mapping[str, Any]) -> None:
         """The outcome, without the status."""
-        self._live.stop()
+        self.stop()
         self._lines.finished(report)
 
     def _status(self) -> Text:

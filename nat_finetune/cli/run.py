@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nat_finetune.cli.durations import seconds_of
 from nat_finetune.cli.options import Json, Locked, Override, Seed
 from nat_finetune.errors import ConfigError, Interrupted, Problem
+
+if TYPE_CHECKING:
+    from nat_finetune.config.load import LoadedConfig
+    from nat_finetune.registry import Registry
+    from nat_finetune.runstore import RunStore
+    from nat_finetune.steps.schedule import Budget
 
 
 def run(
@@ -33,10 +40,8 @@ def run(
 ) -> None:
     """Finetune as the config says; the report goes into the run folder."""
     from nat_finetune.checks.lock import check_lock, keep_lock
-    from nat_finetune.cli.progress import reporter
-    from nat_finetune.config.fit import algorithm_line, resolved_algorithm
     from nat_finetune.config.load import load_config
-    from nat_finetune.finetune import continued_run, finetune, new_run
+    from nat_finetune.finetune import continued_run, new_run
     from nat_finetune.registry import Registry
     from nat_finetune.steps.schedule import Budget
 
@@ -59,13 +64,44 @@ def run(
         store = new_run(loaded, output_dir)
         if locked:
             asyncio.run(keep_lock(store.folder / "config.yml", registry))
+    go_on(loaded, registry, store, json=json, budget=time)
+
+
+def go_on(loaded: LoadedConfig, registry: Registry, store: RunStore, *, json: bool, budget: Budget | None = None) -> None:
+    """Finetune in a run's folder, from the beginning or from where it stopped, and tell of it.
+
+    Raises:
+        Interrupted: Ctrl-C.
+    """
+    from nat_finetune.cli.progress import LiveProgress, reporter
+    from nat_finetune.config.fit import algorithm_line, resolved_algorithm
+    from nat_finetune.finetune import finetune
+
     chosen = resolved_algorithm(loaded.config)
     update = [algorithm_line(chosen)] if chosen else []
     with reporter(as_json=json) as progress:
         progress.run_started({"folder": str(store.folder), "config": str(loaded.path), "notes": [*loaded.notes, *update]})
+
+        def cancel_wanted(job: str) -> bool:
+            if isinstance(progress, LiveProgress):
+                progress.stop()
+            return asks_to_cancel(job)
+
         try:
-            asyncio.run(finetune(loaded, registry, store, progress, budget=time))
+            asyncio.run(finetune(loaded, registry, store, progress, budget=budget, cancel_wanted=cancel_wanted))
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more Ctrl-C would cut the message, or the clean-up, short
             message = f"stopped; what was finished is kept. Go on with: nat-finetune run --resume {store.folder}"
             raise Interrupted(message) from None
+
+
+def asks_to_cancel(job: str) -> bool:
+    """After Ctrl-C: whether the user wants the job cancelled; without a terminal, or an answer, it is left to run."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    print(f"\n{job} runs at the backend. [d]etach and leave it running, or [c]ancel it? [d] ", end="", flush=True)
+    try:
+        answer = input()  # its own prompt would go to standard error
+    except (EOFError, KeyboardInterrupt):
+        return False
+    return answer.strip().lower() in ("c", "cancel")

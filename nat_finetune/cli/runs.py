@@ -17,7 +17,7 @@ def runs(
     json: Json = False,
 ) -> None:
     """List and compare runs: outcome, steps, and each metric before and after, a line each."""
-    reports = [report for folder in folders or [Path("runs")] for report in _reports(folder)]
+    reports = [report for folder in folders or [Path("runs")] for report in map(_report, run_folders(folder))]
     if json:
         print(jsonlib.dumps(reports))
         return
@@ -30,11 +30,15 @@ def runs(
             print(f"  {name:<{width}}  {_change(metric)}")
 
 
-def _reports(folder: Path) -> list[dict[str, Any]]:
+def run_folders(folder: Path) -> list[Path]:
+    """The folder itself if it is a run's, else the run folders in it.
+
+    Raises:
+        ConfigError: it is no directory.
+    """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such directory; give the one that your runs are in (`run --output-dir`)")
-    candidates = [folder] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
-    return [_report(path) for path in candidates]
+    return [folder] if (folder / "run.json").is_file() else sorted(path.parent for path in folder.glob("*/run.json"))
 
 
 def _report(folder: Path) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class Jobs:
         await self.adapter.health()
         record, sent = await self._submitted(collection, reference)
         ref = _ref(record)
-        if sent and not wait:
+        if sent and not wait and record.outlives:
             raise Detached(f"job {ref.job_id} of step {record.spec.step} goes on without this process. {self._attach}")
         try:
             result = await self._ended(record)
