@@ -97,7 +97,7 @@ def test_validate_notes_a_missing_version(configs, capsys):
 def test_list_by_kind(capsys):
     assert main(["list", "--kind", "trainers"]) == 0
     out = capsys.readouterr().out
-    assert re.search(rf"^trainers\n  on_policy_trainer +v1 +nat-finetune {__version__} +Collect", out)
+    assert re.search(rf"^trainers\n(?:  .*\n)*  on_policy_trainer +v1 +nat-finetune {__version__} +Collect", out)
     assert "datasets" not in out
 
 
