@@ -97,7 +97,7 @@ def _turns(items: Sequence[Mapping[str, Any]], advantage: float, end: int) -> li
     for item in items:
         if "logprobs" in item:
             ids = [int(token["token"].removeprefix("token_id:")) for token in item["logprobs"]["content"]]
-            turns += [Turn(tuple(messages), token, advantage) for token in ids if token != end]
+            turns += [Turn(tuple(messages), token, advantage) for token in ids if token < end]
             messages.append(item["message"])
         else:
             messages.append(item)

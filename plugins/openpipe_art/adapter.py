@@ -46,7 +46,7 @@ class ArtTrainerAdapter:
         self._target = target
         self._name = name
         self._folder = folder
-        self._bodies: dict[str, dict[str, Any]] = {}
+        self._bodies: dict[str, dict[str, Any]] = {}  # the one that was prepared last, by its hash
         self._updates = Updates(connection, folder, idle_timeout=config.idle_timeout, patience=config.lost_stream_seconds)
         self._loaded = False
         self._noise: float | None = None
@@ -79,7 +79,7 @@ class ArtTrainerAdapter:
         await self._listen_to_the_noise()
         body = train_body(art.model, art.dialect, made.groups, learning_rate=training.learning_rate, kl=training.beta)
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        self._bodies[digest] = body
+        self._bodies = {digest: body}
         payload = {
             "service": f"{SERVICE} {art.dialect.generation}",
             "host": art.url,

@@ -60,6 +60,7 @@ REFUSED: Mapping[str, str] = {
     "init_args.token": "a secret has no place in a run's files: set HF_TOKEN where the server runs",
     "engine_args.served_model_name": "ART serves each step under backend.name",
     "engine_args.enable_lora": "ART decides it",
+    "engine_args.skip_tokenizer_init": "a chat endpoint needs the tokenizer",
     "engine_args.qlora_adapter_name_or_path": "ART decides which adapter is served",
     **dict.fromkeys(("engine_args.generation_config", "engine_args.override_generation_config"), _SAMPLING),
     "server_config.server_args.api_key": "it is backend.api_key",
