@@ -19,9 +19,9 @@ from nat_finetune_plugins.nemo_rl.checkpoints import (
     read_log,
 )
 from nat_finetune_plugins.nemo_rl.job_config import CHECKPOINTS, CONFIG, Place
-from nat_finetune_plugins.nemo_rl.launchers import Launcher, Start
-from nat_finetune_plugins.nemo_rl.prepared import Prepared, length_measure, prepare_dpo, write_files
-from nat_finetune_plugins.nemo_rl.settings import DpoConfig, NemoRLTrainerAdapterConfig
+from nat_finetune_plugins.nemo_rl.launchers import Launcher, Start, check_rollouts
+from nat_finetune_plugins.nemo_rl.prepared import Prepared, length_measure, prepare_dpo, prepare_groups, write_files
+from nat_finetune_plugins.nemo_rl.settings import DpoConfig, GroupsConfig, NemoRLTrainerAdapterConfig
 
 from nat_finetune.errors import BackendError, ConfigError
 from nat_finetune.remote import process
@@ -67,6 +67,8 @@ class NemoRLTrainerAdapter:
     async def health(self) -> None:
         """Raise BackendError if no job could be started: no checkout, no Ray."""
         await self._launcher.health()
+        if isinstance(self._config.algorithm, GroupsConfig):
+            await check_rollouts(self._config.algorithm.rollouts)
 
     async def prepare(self, collection: Collection, reference: PolicyRef | None) -> JobSpec:
         """Check the items, and write the job's folder.
@@ -90,8 +92,7 @@ class NemoRLTrainerAdapter:
         payload = {
             **prepared.about,
             "folder": name,
-            "script": prepared.script,
-            "config": place.path(CONFIG),
+            "command": [*prepared.before(place), *self._config.command, prepared.script, "--config", place.path(CONFIG)],
             "config_sha256": sha256(files[CONFIG]).hexdigest(),
             "data_sha256": prepared.digest,
             "checkout": self._config.checkout,
@@ -208,7 +209,7 @@ class NemoRLTrainerAdapter:
     def _prepared(self, collection: Collection) -> Prepared:
         algorithm = self._config.algorithm
         if not isinstance(algorithm, DpoConfig):
-            raise ConfigError(f"algorithm {algorithm.name} runs its own rollouts: use `_type: nemo_rl_trainer`")
+            return prepare_groups(self._config, algorithm, collection, self._target, self._seed)
         measure = length_measure(self._config.tokenizer or self._config.model)
         return prepare_dpo(self._config, algorithm, collection, measure, self._seed)
 
@@ -228,9 +229,8 @@ class NemoRLTrainerAdapter:
 
     def _start(self, spec: JobSpec) -> Start:
         payload = spec.payload
-        script = [payload["script"], "--config", payload["config"]]
         folder = self._folder(payload["folder"]) / attempt_of(spec.key)
-        return Start(spec.key, f"{spec.run_id}/{spec.step}", folder, script)
+        return Start(spec.key, f"{spec.run_id}/{spec.step}", folder, payload["command"])
 
     def _attempt(self, ref: TrainingJobRef) -> Path:
         return self._folder(ref.metadata["folder"]) / attempt_of(ref.key)

@@ -13,12 +13,11 @@ from typing import Any
 
 from nat_finetune.errors import BackendError
 
-_LOSS = re.compile(
-    r"^\W*(?P<name>loss|accuracy|preference_loss|sft_loss|rewards_chosen_mean|rewards_rejected_mean)\s*:\s*(?P<value>\S+)"
-)
+_FIGURE = re.compile(r"^\W*(?P<name>[A-Za-z][\w /-]*?)\s*:\s*(?P<value>[-+]?[\d.]+(?:e[-+]?\d+)?|nan|inf)\s*$", re.IGNORECASE)
 _STEP = re.compile(r"=+ *Step +(?P<step>\d+)(?:/(?P<of>\d+))? *=+")
 _RESULTS = re.compile(r"Training Results")
-_VALIDATION = re.compile(r"Validation Results|Starting validation|initial validation", re.IGNORECASE)
+_OTHER = re.compile(r"Validation|Timing", re.IGNORECASE)
+"""A part of the log whose figures are no losses."""
 REASONS = (
     (
         re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA error: out of memory", re.IGNORECASE),
@@ -154,19 +153,9 @@ def read_log(text: str) -> Log:
         elif _RESULTS.search(line):
             training = True
             curve.append({})
-        elif _VALIDATION.search(line):
+        elif _OTHER.search(line):
             training = False
-        elif training and (found := _LOSS.match(line)) is not None:
-            value = _number(found["value"])
-            if value is not None:
-                curve[-1][found["name"]] = value
+        elif training and (found := _FIGURE.match(line)) is not None and math.isfinite(value := float(found["value"])):
+            curve[-1][found["name"].strip().lower().replace(" ", "_")] = value
         reason = reason or next((said for pattern, said in REASONS if pattern.search(line)), None)
     return Log(step, tuple(curve), reason, tuple(line.rstrip()[:300] for line in lines[-LAST_LINES:]))
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text.rstrip(",;"))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

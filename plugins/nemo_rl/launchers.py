@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nat_finetune_plugins.nemo_rl.ray_jobs import RayJobs, Submission
-from nat_finetune_plugins.nemo_rl.settings import NemoRLTrainerAdapterConfig, RayJobsConfig, SubprocessConfig
+from nat_finetune_plugins.nemo_rl.settings import NemoRLTrainerAdapterConfig, RayJobsConfig, RolloutsConfig, SubprocessConfig
 from pydantic import SecretStr
 
 from nat_finetune.errors import BackendError, ConfigError
@@ -20,6 +20,8 @@ from nat_finetune.remote.http import Service
 from nat_finetune.remote.secrets import checked_key, secret_from_env
 from nat_finetune.types import JobState, TrainingJobRef, TrainingJobStatus
 
+ROLLOUT_TOKEN = "NAT_FINETUNE_ROLLOUT_TOKEN"
+"""Environment variable of the token of `nat-finetune serve-rollouts`."""
 RAY_TOKEN = "RAY_AUTH_TOKEN"
 """Ray's own environment variable of its bearer token."""
 
@@ -32,8 +34,8 @@ class Start:
     job_id: str
     folder: Path
     """Of this start, as this machine sees it."""
-    script: Sequence[str]
-    """Script of the checkout, and its arguments."""
+    command: Sequence[str]
+    """To be run in the checkout."""
 
 
 class Launcher(Protocol):
@@ -83,8 +85,7 @@ class ProcessLauncher:
 
     async def start(self, start: Start) -> TrainingJobRef:
         """In a process group of its own."""
-        command = [*self._config.command, *start.script]
-        who = await process.start(start.folder, command, cwd=Path(self._config.checkout), environment=os.environ)
+        who = await process.start(start.folder, start.command, cwd=Path(self._config.checkout), environment=os.environ)
         return self._ref(start, who)
 
     async def status(self, ref: TrainingJobRef, folder: Path) -> TrainingJobStatus:
@@ -138,7 +139,8 @@ class RayLauncher:
         self._config = config
         self._launch = launch
         self._name = name
-        self._environment = _environment(config.env_vars)
+        token_of_rollouts = [ROLLOUT_TOKEN] if config.runs_rollouts() and ROLLOUT_TOKEN in os.environ else []
+        self._environment = _environment([*config.env_vars, *token_of_rollouts])
         token = launch.token if launch.token is not None else secret_from_env(RAY_TOKEN)
         hidden = {key: value.get_secret_value() for key, value in launch.headers.items()}
         bearer = {} if token is None else {"Authorization": f"Bearer {checked_key(token.get_secret_value(), 'the token')}"}
@@ -155,11 +157,10 @@ class RayLauncher:
 
     async def start(self, start: Start) -> TrainingJobRef:
         """Submit it under an id that Ray takes only once."""
-        line = shlex.join([*self._config.command, *start.script])
         await self.jobs.submit(
             Submission(
                 submission_id(start),
-                f"cd {shlex.quote(self._config.checkout)} && exec {line}",
+                f"cd {shlex.quote(self._config.checkout)} && exec {shlex.join(start.command)}",
                 {"submitted_by": "nat-finetune", "nat_finetune_job": start.job_id, "nat_finetune_key": start.key},
                 self._environment,
                 self._launch.runtime_env,
@@ -210,3 +211,22 @@ def make_launcher(config: NemoRLTrainerAdapterConfig, name: str) -> Launcher:
     """The one that the config names."""
     launch: Any = config.launch
     return ProcessLauncher(config, launch, name) if isinstance(launch, SubprocessConfig) else RayLauncher(config, launch, name)
+
+
+async def check_rollouts(config: RolloutsConfig) -> None:
+    """Whether rollouts can be had.
+
+    Raises:
+        BackendError: nobody answers there, or somebody else.
+    """
+    token = secret_from_env(ROLLOUT_TOKEN)
+    headers = {} if token is None else {"Authorization": f"Bearer {token.get_secret_value()}"}
+    service = Service("rollouts", config.url, headers=headers, secrets=[token], retries=1, timeout=15.0)
+    try:
+        answer = await service.get("health")
+    except BackendError as error:
+        raise BackendError(f"{error}; start `nat-finetune serve-rollouts` with this config at rollouts.url") from error
+    finally:
+        await service.close()
+    if not isinstance(answer, dict) or answer.get("status") != "ok":
+        raise BackendError(f"{config.url}/health does not answer as `nat-finetune serve-rollouts` does")

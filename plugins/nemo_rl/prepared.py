@@ -6,17 +6,19 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from nat_finetune_plugins.nemo_rl import grpo_job
 from nat_finetune_plugins.nemo_rl.dpo_job import SCRIPT, dpo_yaml, plan_dpo
 from nat_finetune_plugins.nemo_rl.job_config import CONFIG, TRAIN, VALIDATION, Place
 from nat_finetune_plugins.nemo_rl.pair_files import MeasureLength, PairRules, pair_files
-from nat_finetune_plugins.nemo_rl.settings import DpoConfig, NemoRLTrainerAdapterConfig
+from nat_finetune_plugins.nemo_rl.settings import DpoConfig, GroupsConfig, NemoRLTrainerAdapterConfig
 
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import ConfigError, OutputError
-from nat_finetune.types import Collection, Dropped, PreferencePair
+from nat_finetune.types import Collection, Dropped, PreferencePair, Target
 
 Files = Mapping[str, bytes]
 _LARGEST_SEED = 2**31
@@ -36,6 +38,8 @@ class Prepared:
     dropped: tuple[Dropped, ...]
     about: Mapping[str, Any]
     """For the record: counts, steps, notes."""
+    before: Callable[[Place], tuple[str, ...]] = lambda place: ()
+    """What stands before the command that runs the script."""
 
 
 def prepare_dpo(
@@ -84,6 +88,41 @@ def prepare_dpo(
         "notes": notes,
     }
     return Prepared(SCRIPT, files, made.digest, plan.pairs, made.dropped, about)
+
+
+def prepare_groups(
+    config: NemoRLTrainerAdapterConfig, algorithm: GroupsConfig, collection: Collection, target: Target, seed: int
+) -> Prepared:
+    """A GRPO or GDPO job on the collection's examples.
+
+    Raises:
+        ConfigError: the job's parts don't fit, or the run wants to run the rollouts itself.
+    """
+    given = collection.handed_over
+    if given is None:
+        raise ConfigError(f"algorithm {algorithm.name} runs the rollouts itself: use `_type: backend_trainer`")
+    drawn = derive_seed(seed, "nemo_rl", collection.step) % _LARGEST_SEED
+
+    def files(place: Place) -> Files:
+        return grpo_job.group_files(config, algorithm, given, target, place, seed=drawn)
+
+    def before(place: Place) -> tuple[str, ...]:
+        return ("/bin/sh", place.path(grpo_job.INSTALL), grpo_job.gym_folder(algorithm, place))
+
+    data = files(Place("/", "/"))[TRAIN]
+    left_out = len(given.examples) % given.examples_per_step
+    notes = [f"{left_out} examples of each epoch fill no step of {given.examples_per_step} and are not trained in it"]
+    about = {
+        "examples": len(given.examples),
+        "examples_per_step": given.examples_per_step,
+        "generations": given.generations,
+        "steps": grpo_job.group_steps(config, given),
+        "metric": None,
+        "rollouts": algorithm.rollouts.url,
+        "notes": notes if left_out else [],
+    }
+    digest = sha256(data + repr((given.epochs, given.examples_per_step, given.generations, target)).encode()).hexdigest()
+    return Prepared(grpo_job.SCRIPT, files, digest, len(given.examples), (), about, before)
 
 
 def write_files(folder: Path, files: Files) -> None:

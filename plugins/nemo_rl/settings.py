@@ -167,7 +167,8 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     tokenizer: FilePath | None = None
     """Folder of the tokenizer on this machine, to know how long pairs are; null: that of `model` if it lies here already."""
     algorithm: Algorithm
-    """`{name: dpo}` takes preference pairs; `{name: grpo}` and `{name: gdpo}` need `_type: nemo_rl_trainer`."""
+    """`{name: dpo}` takes preference pairs; `{name: grpo}` and `{name: gdpo}` run the rollouts themselves, under
+    `_type: backend_trainer`."""
     learning_rate: float = Field(gt=0)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
@@ -176,7 +177,7 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     """Optimiser steps in which the learning rate rises to its full value."""
     max_grad_norm: float = Field(1.0, gt=0)
     epochs: int = Field(1, ge=1)
-    """Passes over the data."""
+    """Passes over the pairs."""
     max_steps: int | None = Field(None, ge=1)
     """Optimiser steps at most."""
     micro_batch_size: int = Field(1, ge=1)
@@ -224,6 +225,10 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
             chosen = {"name": "dpo", "beta": self.algorithm.strength, **chosen}
         return chosen
 
+    def runs_rollouts(self) -> bool:
+        """With `name: grpo` or `gdpo`."""
+        return isinstance(self.algorithm, GroupsConfig)
+
     def compares_rewards_apart(self) -> bool:
         """With `name: gdpo`."""
         return self.algorithm.name == "gdpo"
@@ -246,12 +251,10 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
                     f"{self.cluster.replicas} copies of the model times micro_batch_size {self.micro_batch_size}"
                 )
         else:
-            ignored = {"validation_share": 0.0, "pair_weights": "sample", "on_too_long": "drop", "tokenizer": None}
-            for key, unset in ignored.items():
-                if getattr(self, key) != unset:
-                    raise ValueError(
-                        f"{key} would be ignored: it is about preference pairs, algorithm is {self.algorithm.name}"
-                    )
+            for key in ("validation_share", "pair_weights", "on_too_long", "tokenizer", "epochs"):
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    why = "finetuning.num_epochs says it" if key == "epochs" else "it is about preference pairs"
+                    raise ValueError(f"{key} would be ignored with algorithm {self.algorithm.name}: {why}")
         owned = OWNED | (OWNED_BY_DPO if isinstance(self.algorithm, DpoConfig) else {})
         for key in self.overrides:
             owner = next((name for name in owned if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.")), None)

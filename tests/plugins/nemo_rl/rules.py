@@ -137,3 +137,76 @@ def preprocess(row: Tree) -> None:
     for side in (one, other):
         if len(side["completion"]) != 1 or side["completion"][0]["role"] != "assistant":
             raise RefusedError("only the last message of a completion is trained: expected one of the assistant")
+
+
+# ----------------------------------------------------------------------------------------------------- GRPO through NeMo Gym
+
+
+def check_grpo(config: Tree) -> None:
+    """The asserts of `run_grpo_nemo_gym.py`, `should_use_nemo_gym` and the advantage estimator."""
+    grpo, policy, generation = config["grpo"], config["policy"], config["policy"]["generation"]
+    if not config["env"].get("should_use_nemo_gym"):
+        raise RefusedError("env.should_use_nemo_gym is not set")
+    if not (generation["vllm_cfg"]["async_engine"] and generation["vllm_cfg"]["expose_http_server"]):
+        raise RefusedError("NeMo Gym needs async_engine and expose_http_server")
+    if generation["stop_strings"] or generation["stop_token_ids"]:
+        raise RefusedError("stop strings are not supported with NeMo Gym")
+    if grpo["max_val_samples"] is not None:
+        raise RefusedError("A non-null `grpo.max_val_samples` parameter is not supported")
+    if "for_training" not in config["env"]["nemo_gym"]["config_paths"][0]:
+        raise RefusedError("the policy's server must be the one for training, and first")
+    batch = grpo["num_prompts_per_step"] * grpo["num_generations_per_prompt"]
+    if policy["train_global_batch_size"] != batch:
+        raise RefusedError("train_global_batch_size is not one on-policy step")
+    copies = config["cluster"]["gpus_per_node"] * config["cluster"]["num_nodes"]
+    copies //= policy["dtensor_cfg"]["tensor_parallel_size"] * policy["dtensor_cfg"]["context_parallel_size"]
+    if batch % (copies * policy["train_micro_batch_size"]):
+        raise RefusedError("rollouts of a step don't divide by the copies of the model")
+    estimator = grpo["adv_estimator"]
+    if estimator["name"] not in ("grpo", "gdpo") or estimator["use_leave_one_out_baseline"]:
+        raise RefusedError(f"estimator {estimator}")
+
+
+def gym_rows(config: Tree) -> list[Tree]:
+    """Lines of `NemoGymDataset`; each says which agent server it goes to."""
+    found = [json.loads(line) for line in Path(config["data"]["train"]["data_path"]).read_text(encoding="utf-8").splitlines()]
+    for row in found:
+        if not row["responses_create_params"]["input"] or row["agent_ref"]["type"] != "responses_api_agents":
+            raise RefusedError("a row that Gym can't route")
+    return found
+
+
+def gym_servers(config: Tree, gym: Path) -> Tree:
+    """The servers of the last config file, each with its folder in Gym."""
+    servers: Tree = yaml.safe_load(Path(config["env"]["nemo_gym"]["config_paths"][-1]).read_text(encoding="utf-8"))
+    for kinds in servers.values():
+        for kind, named in kinds.items():
+            for name, server in named.items():
+                if (
+                    not (gym / kind / name / server["entrypoint"]).is_file()
+                    or not (gym / kind / name / "requirements.txt").is_file()
+                ):
+                    raise RefusedError(f"Gym has no {kind}/{name}")
+    return servers
+
+
+def postprocess(result: Tree) -> list[Tree]:
+    """What NeMo RL makes of a rollout from Gym: a growing conversation, trained where the policy sampled; one reward."""
+    log: list[Tree] = []
+    seen: list[int] = []
+    for item in result["response"]["output"]:
+        if not item.get("generation_token_ids"):
+            continue
+        if seen != item["prompt_token_ids"][: len(seen)]:
+            raise RefusedError("Non-contiguous messages found!")
+        if len(item["generation_token_ids"]) != len(item["generation_log_probs"]):
+            raise RefusedError("logprobs of other tokens")
+        new = item["prompt_token_ids"][len(seen) :]
+        log.append({"role": "user", "token_ids": new})
+        log.append({"role": "assistant", "token_ids": item["generation_token_ids"], "logprobs": item["generation_log_probs"]})
+        seen += new + item["generation_token_ids"]
+    if not log:
+        raise RefusedError("NeMo Gym returned a result with no generation data")
+    if abs(result["reward"] - sum(result["reward_components"].values())) > 1e-6:
+        raise RefusedError("A multi-reward verifier must set reward = sum(reward_components)")
+    return log

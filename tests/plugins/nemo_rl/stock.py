@@ -1,6 +1,7 @@
 """A checkout of NeMo RL as far as a job sees it: the stock config with its keys, scripts of the right names, a `uv`.
 
-The keys and defaults are those of `examples/configs/dpo.yaml`; the scripts hold nothing, `uv` plays them.
+The keys and defaults are those of `dpo.yaml` and `grpo_math_1B.yaml`, as far as they matter; the scripts are empty: `uv` plays
+them.
 """
 
 from __future__ import annotations
@@ -108,12 +109,76 @@ DPO = {
 }
 
 
+GRPO = {
+    "grpo": {
+        "num_prompts_per_step": 32,
+        "num_generations_per_prompt": 16,
+        "max_rollout_turns": 1,
+        "max_num_epochs": 1,
+        "max_num_steps": 1000000,
+        "normalize_rewards": True,
+        "use_leave_one_out_baseline": True,
+        "val_period": 10,
+        "val_at_start": False,
+        "overlong_filtering": False,
+        "max_val_samples": 256,
+        "val_batch_size": 256,
+        "seed": 42,
+        "use_dynamic_sampling": False,
+        "dynamic_sampling_max_gen_batches": 10,
+        "batch_multiplier": 1,
+        "reward_shaping": {"enabled": False},
+        "reward_scaling": {"enabled": False},
+        "adv_estimator": {
+            "name": "grpo",
+            "normalize_rewards": True,
+            "use_leave_one_out_baseline": True,
+            "reward_weights": None,
+        },
+    },
+    "loss_fn": {
+        "reference_policy_kl_penalty": 0.01,
+        "reference_policy_kl_type": "k3",
+        "kl_input_clamp_value": 20.0,
+        "kl_output_clamp_value": 10.0,
+        "ratio_clip_min": 0.2,
+        "ratio_clip_max": 0.2,
+        "ratio_clip_c": None,
+        "token_level_loss": True,
+    },
+    "checkpointing": DPO["checkpointing"],
+    "policy": {
+        **POLICY,
+        "logprob_batch_size": "${policy.train_micro_batch_size}",
+        "generation": {
+            "backend": "vllm",
+            "max_new_tokens": "${policy.max_total_sequence_length}",
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": None,
+            "stop_token_ids": None,
+            "stop_strings": None,
+            "vllm_cfg": {"async_engine": False, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.6},
+            "colocated": {"enabled": True},
+        },
+    },
+    "data": {"max_input_seq_length": None, "shuffle": True, "num_workers": 1, "train": {}, "validation": None, "default": {}},
+    "env": {"math": {"num_workers": 8}},
+    "logger": LOGGER,
+    "cluster": {"gpus_per_node": 1, "num_nodes": 1},
+}
+
+
 def make_checkout(folder: Path, **behaviour: Any) -> Path:
     """The folder; `behaviour` is that of `fake_uv.py`."""
     configs = folder / "examples" / "configs"
     configs.mkdir(parents=True)
     (configs / "dpo.yaml").write_text(yaml.safe_dump(DPO, sort_keys=False))
+    (configs / "grpo_math_1B.yaml").write_text(yaml.safe_dump(GRPO, sort_keys=False))
     (folder / "examples" / "run_dpo.py").touch()
+    (folder / "examples" / "nemo_gym").mkdir()
+    (folder / "examples" / "nemo_gym" / "run_grpo_nemo_gym.py").touch()
+    (folder / "3rdparty" / "Gym-workspace" / "Gym").mkdir(parents=True)
     uv = folder / "uv"
     uv.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{FAKE_UV}" "$@"\n')
     uv.chmod(uv.stat().st_mode | stat.S_IXUSR)
