@@ -44,6 +44,12 @@ _NOTES = {
     "train_global_batch_size": "All rollouts of a step: one on-policy update.",
     "max_val_samples": "Gym wants null: it validates on nothing here; nat-finetune measures before and after.",
 }
+_HANDLING = {
+    "env_name": "nemo_gym",
+    "processor": "nemo_gym_data_processor",
+    "prompt_file": None,
+    "system_prompt_file": None,
+}
 _GYM_HEAD = """Written by nat-finetune: the two servers through which NeMo Gym gets rollouts of a workflow.
 `policy_base_url` and `policy_model_name` are NeMo RL's."""
 _INSTALL = """#!/bin/sh
@@ -172,17 +178,6 @@ def _groups(
     *,
     seed: int,
 ) -> Tree:
-    estimator: Tree = {
-        "name": algorithm.name,
-        "normalize_rewards": algorithm.normalize_rewards,
-        "use_leave_one_out_baseline": False,
-    }
-    if algorithm.name == "gdpo":
-        # Components carry their weights, and their signs; comparing them inside the group takes the size away again.
-        estimator["reward_weights"] = [abs(weight) for weight in weights.values()]
-    parser = {"enable_auto_tools": True, "tool_parser": algorithm.tool_parser} if algorithm.tool_parser else {}
-    dataset = {"dataset_name": "NemoGymDataset", "data_path": place.path(TRAIN)}
-    handling = {"env_name": "nemo_gym", "processor": "nemo_gym_data_processor", "prompt_file": None, "system_prompt_file": None}
     return {
         "grpo": {
             "num_prompts_per_step": given.examples_per_step,
@@ -192,7 +187,7 @@ def _groups(
             "max_num_steps": group_steps(config, given),
             "normalize_rewards": algorithm.normalize_rewards,
             "use_leave_one_out_baseline": False,
-            "adv_estimator": estimator,
+            "adv_estimator": _estimator(algorithm, weights),
             "use_dynamic_sampling": False,
             "overlong_filtering": False,
             "val_period": 0,
@@ -201,43 +196,62 @@ def _groups(
             "val_batch_size": None,
             "seed": seed,
         },
-        "loss_fn": {
-            "reference_policy_kl_penalty": algorithm.kl_beta,
-            "ratio_clip_min": algorithm.clip_low,
-            "ratio_clip_max": algorithm.clip_high,
-            "token_level_loss": algorithm.reduction == "token_mean",
-        },
-        "policy": {
-            "generation": {
-                "backend": "vllm",
-                "max_new_tokens": algorithm.max_new_tokens or config.max_length,
-                "temperature": algorithm.temperature,
-                "top_p": 1.0,
-                "top_k": None,
-                "vllm_cfg": {
-                    "async_engine": True,
-                    "expose_http_server": True,
-                    "tensor_parallel_size": config.cluster.tensor_parallel,
-                    "gpu_memory_utilization": algorithm.gpu_memory_utilization,
-                    "max_model_len": config.max_length,
-                    "http_server_serving_chat_kwargs": parser,
-                },
-            }
-        },
+        "loss_fn": _loss(algorithm),
+        "policy": {"generation": _generation(config, algorithm)},
         "data": {
             "_override_": True,
             "max_input_seq_length": None,
             "shuffle": True,
             "num_workers": 0,
             "use_multiple_dataloader": False,
-            "train": dataset,
+            "train": {"dataset_name": "NemoGymDataset", "data_path": place.path(TRAIN)},
             "validation": None,
-            "default": handling,
+            "default": _HANDLING,
         },
         "env": {
             "_override_": True,
             "should_use_nemo_gym": True,
             "should_log_nemo_gym_responses": True,
             "nemo_gym": {"config_paths": [MODEL_SERVER, place.path(GYM_CONFIG)]},
+        },
+    }
+
+
+def _estimator(algorithm: GroupsConfig, weights: Mapping[str, float]) -> Tree:
+    estimator: Tree = {
+        "name": algorithm.name,
+        "normalize_rewards": algorithm.normalize_rewards,
+        "use_leave_one_out_baseline": False,
+    }
+    if algorithm.name == "gdpo":
+        # Components carry their weights, and their signs; comparing them inside the group takes the size away again.
+        estimator["reward_weights"] = [abs(weight) for weight in weights.values()]
+    return estimator
+
+
+def _loss(algorithm: GroupsConfig) -> Tree:
+    return {
+        "reference_policy_kl_penalty": algorithm.kl_beta,
+        "ratio_clip_min": algorithm.clip_low,
+        "ratio_clip_max": algorithm.clip_high,
+        "token_level_loss": algorithm.reduction == "token_mean",
+    }
+
+
+def _generation(config: NemoRLTrainerAdapterConfig, algorithm: GroupsConfig) -> Tree:
+    parser = {"enable_auto_tools": True, "tool_parser": algorithm.tool_parser} if algorithm.tool_parser else {}
+    return {
+        "backend": "vllm",
+        "max_new_tokens": algorithm.max_new_tokens or config.max_length,
+        "temperature": algorithm.temperature,
+        "top_p": 1.0,
+        "top_k": None,
+        "vllm_cfg": {
+            "async_engine": True,
+            "expose_http_server": True,
+            "tensor_parallel_size": config.cluster.tensor_parallel,
+            "gpu_memory_utilization": algorithm.gpu_memory_utilization,
+            "max_model_len": config.max_length,
+            "http_server_serving_chat_kwargs": parser,
         },
     }
