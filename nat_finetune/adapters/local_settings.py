@@ -126,9 +126,9 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     """Passes over a collection in one update."""
     batch_size: int | None = Field(None, ge=1)
     """Trajectories or pairs of one optimiser step; null: the whole collection."""
-    max_tokens_per_microbatch: int | None = Field(None, ge=1)
-    """Memory: tokens, padding included, that the model reads in one forward and backward pass; null: 1024 on a CPU, 8192 on a
-    GPU. Changes results by rounding only."""
+    max_tokens_per_microbatch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Memory: tokens, padding included, that the model reads in one forward and backward pass; `auto`: 1024 on a CPU, 8192 on a
+    GPU, or what probably fits, halved whenever memory runs out. Changes results by rounding only."""
     max_grad_norm: float = Field(1.0, gt=0)
     """A longer gradient is scaled down to this norm."""
     weight_decay: float = Field(0.0, ge=0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -16,6 +16,7 @@ from nat_finetune.data.batches import MicroBatch, Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
+from nat_finetune.local.budget import TokenBudget
 from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.reference_cache import ReferenceCache
 from nat_finetune.local.scores import TrainerScorer
@@ -24,6 +25,9 @@ from nat_finetune.local.weights import Reference, TrainedWeights
 
 Unit = tuple[int, ...]
 """Rows that must share a micro-batch: one of a rollout, two of a pair."""
+
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class Learner:
     reference: Reference | None
     """None where the algorithm needs none."""
     reference_cache: ReferenceCache
+    budget: TokenBudget = field(default_factory=TokenBudget)
+    """Of tokens that are read at once."""
 
 
 class Objective(Protocol):
@@ -100,10 +106,14 @@ def optimise(
     """
     steps = list(_steps(len(objective.items), settings, seed))
     curve: list[dict[str, float]] = []
-    with _out_of_memory(settings, learner.scorer.device), _checkpointing(learner.model, settings.activation_checkpointing):
-        everything = [unit for units in objective.items for unit in units]
-        plans = _plans(learner, objective, everything, settings)
-        metrics = dict(objective.begin(learner, plans, single_step=len(steps) == 1))
+    everything = [unit for units in objective.items for unit in units]
+    with _checkpointing(learner.model, settings.activation_checkpointing):
+
+        def begin(tokens: int) -> Mapping[str, float]:
+            plans = learner.scorer.plans(objective.rows, everything, max_tokens=tokens)
+            return objective.begin(learner, plans, single_step=len(steps) == 1)
+
+        metrics = dict(_within_memory(learner, settings, begin))
         for index, items in enumerate(steps):
             if cancelled():
                 raise Cancelled(f"the update was cancelled after {index} of {len(steps)} optimiser steps")
@@ -111,10 +121,18 @@ def optimise(
             def partly(share: float, done: int = index) -> None:
                 progress((done + share) / len(steps))
 
-            measured = _accumulate(learner, objective, items, settings, partly)
+            def accumulate(
+                tokens: int, items: Sequence[int] = items, partly: Callable[[float], None] = partly
+            ) -> dict[str, float]:
+                return _accumulate(learner, objective, items, tokens, partly)
+
+            measured = _within_memory(learner, settings, accumulate)
             if index == 0:
                 metrics |= objective.check({**metrics, **measured})
             curve.append({**measured, **learner.optimiser.step()})
+    metrics["microbatch_tokens"] = float(_tokens(learner, settings))
+    if learner.budget.retries:
+        metrics["out_of_memory_retries"] = float(learner.budget.retries)
     return Optimised(tuple(curve), metrics)
 
 
@@ -132,12 +150,12 @@ def _accumulate(
     learner: Learner,
     objective: Objective,
     items: Sequence[int],
-    settings: LoopSettings,
+    tokens: int,
     progress: Callable[[float], None],
 ) -> dict[str, float]:
-    """Gather the gradient of one optimiser step; returns its metrics."""
+    """Gather the gradient of one optimiser step in micro-batches of so many tokens; returns its metrics."""
     units = [unit for item in items for unit in objective.items[item]]
-    plans = _plans(learner, objective, units, settings)
+    plans = learner.scorer.plans(objective.rows, units, max_tokens=tokens)
     loss = objective.step(items)
     outputs: list[LossOutput] = []
     for index, plan in enumerate(plans):
@@ -152,14 +170,21 @@ def _accumulate(
     return {name: float(value) for name, value in named.items()}
 
 
-def _plans(learner: Learner, objective: Objective, units: Sequence[Unit], settings: LoopSettings) -> list[Plan]:
-    budget = settings.max_tokens_per_microbatch or _fitting(learner.scorer.device)
-    return learner.scorer.plans(objective.rows, units, max_tokens=budget)
+def _within_memory(learner: Learner, settings: LoopSettings, work: Callable[[int], Outcome]) -> Outcome:
+    """Work that can be done again with smaller micro-batches; gradients that a failed attempt left are forgotten."""
+    return learner.budget.attempt(
+        work,
+        learner.weights.clear_gradients,
+        settings.max_tokens_per_microbatch,
+        learner.model,
+        checkpointing=settings.activation_checkpointing,
+    )
 
 
-def _fitting(device: torch.device) -> int:
-    """Tokens of a micro-batch where the config does not say."""
-    return 1024 if device.type == "cpu" else 8192
+def _tokens(learner: Learner, settings: LoopSettings) -> int:
+    return learner.budget.tokens(
+        settings.max_tokens_per_microbatch, learner.model, checkpointing=settings.activation_checkpointing
+    )
 
 
 def mean_metrics(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -195,22 +220,3 @@ def _checkpointing(model: Any, enabled: bool) -> Iterator[None]:
     finally:
         model.gradient_checkpointing_disable()
         model.eval()
-
-
-@contextmanager
-def _out_of_memory(settings: LoopSettings, device: torch.device) -> Iterator[None]:
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
-            raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        budget = settings.max_tokens_per_microbatch or _fitting(device)
-        raise BackendError(
-            f"out of memory in the update ({reason}): lower max_tokens_per_microbatch (now {budget}), set "
-            "activation_checkpointing: true, lower max_length, or train a LoRA adapter instead of all weights"
-        ) from error
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)

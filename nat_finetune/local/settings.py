@@ -44,8 +44,8 @@ class LoopSettings:
     epochs: int = 1
     batch_size: int | None = None
     """Items of an optimiser step; None: all."""
-    max_tokens_per_microbatch: int | None = None
-    """Tokens that the model reads at once; None: 1024 on a CPU, whose caches are small, 8192 elsewhere."""
+    max_tokens_per_microbatch: int | Literal["auto"] = "auto"
+    """Tokens that the model reads at once; `auto`: see `local.budget`."""
     activation_checkpointing: bool = False
 
 

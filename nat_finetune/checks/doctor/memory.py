@@ -16,7 +16,7 @@ from nat_finetune.types import Example
 TIGHT = 0.85
 """Share of the device's memory from which there is little left for what is not counted."""
 CPU_TOKENS, GPU_TOKENS = 1024, 8192
-"""Tokens of a micro-batch where the config names none."""
+"""Tokens of a micro-batch where the config names none and they fit (see local/budget.py)."""
 LOGIT_BYTES = 3 * (1 << 27)
 """Logits are held in pieces of 128 MiB: them, their gradient and one copy."""
 HIDDEN_COPIES = 17
@@ -78,7 +78,9 @@ def memory_parts(
     else:
         trained = size.parameters
         masters, model_gradients = (0 if width == 4 else trained * 4), (0 if width == 4 else trained * width)
-    microbatch = adapter.max_tokens_per_microbatch or (CPU_TOKENS if device.name == "cpu" else GPU_TOKENS)
+    microbatch = adapter.max_tokens_per_microbatch
+    if microbatch == "auto":
+        microbatch = CPU_TOKENS if device.name == "cpu" else GPU_TOKENS
     kept = 1 if adapter.activation_checkpointing else HIDDEN_COPIES
     # While a full model is held against its reference, the frozen copy is on the device too; an adapter is just switched off.
     reference = weights if adapter.lora is None and adapter.algorithm.settings().needs_reference else 0
