@@ -28,7 +28,7 @@ endif
 PYTEST := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false $(BIN)/python -m pytest
 WORKERS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 
-.PHONY: help setup demo test test-slow test-gpu test-pretrained test-peer golden bench bench-peer bench-gpu lint format types wheel clean
+.PHONY: help setup demo trl test test-slow test-gpu test-pretrained test-peer golden bench bench-peer bench-gpu lint format types wheel clean
 
 help:
 	@echo 'make demo             set up, then train the shipped tic-tac-toe policy and report (CPU, minutes)'
@@ -40,6 +40,7 @@ help:
 	@echo 'make test-peer        one step of ours against one of TRL, which gets an environment of its own (TRL_PYTHON=python that has it)'
 	@echo 'make bench            speed and memory against TRL on the same work (BENCH_ARGS; benchmarks/speed/README.md)'
 	@echo 'make bench-gpu        the same on a CUDA device, with bf16 and models of the shapes of 0.5B and 7B, under ten minutes'
+	@echo 'make trl              an environment with TRL in .cache/trl: what the configs/*_trl.yml run'
 	@echo 'make lint | format    ruff, as a check or applied'
 	@echo 'make types            mypy, strict'
 	@echo 'make wheel            dist/nat_finetune-*.whl'
@@ -87,13 +88,24 @@ test-pretrained: setup
 	SMOLLM2='$(abspath $(SMOLLM2))' $(BIN)/python -m pytest -m pretrained --timeout 1800 $(PYTEST_ARGS)
 
 # Another library never shares our environment: its versions of torch and transformers are its own affair.
-TRL_PYTHON ?= $(abspath $(CACHE))/trl/bin/python
+TRL_INSTALLED := $(CACHE)/trl/.installed
+ifndef TRL_PYTHON
+TRL_PYTHON := $(abspath $(CACHE))/trl/bin/python
+bench-peer: $(TRL_INSTALLED)
+endif
+
+trl: $(TRL_INSTALLED)
+
+$(TRL_INSTALLED): | setup
+	'$(PYTHON)' -m venv $(CACHE)/trl
+	$(CACHE)/trl/bin/python -m pip install --quiet torch==2.13.0
+	$(CACHE)/trl/bin/python -m pip install --quiet trl==1.16.0 datasets==5.2.0 peft==0.21.2
+	@touch '$@'
+
 test-peer: setup bench-peer
 	NAT_FINETUNE_TRL_PYTHON='$(TRL_PYTHON)' $(PYTEST) -m peer -n 0 -s tests/peer $(PYTEST_ARGS)
 
 bench-peer:
-	[ -x '$(TRL_PYTHON)' ] || { $(PYTHON) -m venv $(CACHE)/trl && $(CACHE)/trl/bin/python -m pip install --quiet torch==2.13.0 && \
-		$(CACHE)/trl/bin/python -m pip install --quiet trl==1.16.0 peft==0.21.2 datasets; }
 
 # BENCH_TRL_PYTHON names another Python with TRL, BENCH_SMOLLM2 a folder with the model; BENCH_ARGS are passed on.
 BENCH_ARGS ?=

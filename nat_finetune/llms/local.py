@@ -122,6 +122,7 @@ async def local_llm(config: LocalLLMConfig, builder: Builder) -> AsyncIterator[L
         max_context=config.max_context,
         deterministic=builder.deterministic,
         prefix_cache_bytes=config.prefix_cache_mib << 20,
+        sampling=config.sampling(),
     )
     try:
         yield LocalChatModel(policy, config.sampling(), builder.seed)

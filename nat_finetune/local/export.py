@@ -28,6 +28,16 @@ def export_merged(policy: LocalPolicy, folder: Path) -> None:
     _write(policy, folder, lambda: base.save_pretrained(str(folder), state_dict=weights, safe_serialization=True))
 
 
+def export_base(policy: LocalPolicy, folder: Path) -> None:
+    """Write the model below its LoRA adapter, and the tokenizer; where all weights train, the model as it is.
+
+    Raises:
+        OutputError: the folder is not empty, or can't be written.
+    """
+    base, weights = bare_model(policy.model), merged_weights(policy.model, adapters=False)
+    _write(policy, folder, lambda: base.save_pretrained(str(folder), state_dict=weights, safe_serialization=True))
+
+
 def export_adapter(policy: LocalPolicy, folder: Path) -> None:
     """Write the LoRA adapter in peft's format.
 
@@ -44,8 +54,11 @@ def export_adapter(policy: LocalPolicy, folder: Path) -> None:
 
 
 @torch.no_grad()
-def merged_weights(model: Any) -> dict[str, Tensor]:
-    """The weights of the plain model: each layer with an adapter has its product added, in float32, then rounded."""
+def merged_weights(model: Any, *, adapters: bool = True) -> dict[str, Tensor]:
+    """The weights of the plain model: each layer with an adapter has its product added, in float32, then rounded.
+
+    Without `adapters` they are left out: the weights below.
+    """
     from peft.tuners.lora import LoraLayer
 
     base = bare_model(model)
@@ -57,7 +70,7 @@ def merged_weights(model: Any) -> dict[str, Tensor]:
         if "lora_" in name:
             continue
         layer = adapted.get(owner)
-        if layer is not None and leaf == "weight":
+        if adapters and layer is not None and leaf == "weight":
             weights[f"{owner}.{leaf}"] = _merged(layer, value)
         else:
             weights[f"{owner}.{leaf}" if owner else leaf] = value

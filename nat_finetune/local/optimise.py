@@ -104,7 +104,7 @@ def optimise(
         BackendError: out of memory, a gradient that is not finite, or `Cancelled`.
         AgreementError: the sampler's logprobs are not the trainer's (see `Objective.check`).
     """
-    steps = list(_steps(len(objective.items), settings, seed))
+    steps = list(item_order(len(objective.items), settings, seed))
     curve: list[dict[str, float]] = []
     everything = [unit for units in objective.items for unit in units]
     with _checkpointing(learner.model, settings.activation_checkpointing):
@@ -136,7 +136,7 @@ def optimise(
     return Optimised(tuple(curve), metrics)
 
 
-def _steps(count: int, settings: LoopSettings, seed: int) -> Iterator[list[int]]:
+def item_order(count: int, settings: LoopSettings, seed: int) -> Iterator[list[int]]:
     """Items of each optimiser step: every epoch goes over all of them, in an order of its own."""
     size = settings.batch_size or count
     for epoch in range(settings.epochs):

@@ -33,12 +33,15 @@ class LocalPolicy:
         max_context: int | None = None,
         deterministic: bool = False,
         prefix_cache_bytes: int = PREFIX_CACHE_BYTES,
+        sampling: SamplingParams | None = None,
     ) -> None:
         self.name = name
         self.tokenizer = loaded.tokenizer
         self.device: torch.device = loaded.device
         self.dtype: torch.dtype = loaded.dtype
         self.source = loaded.source
+        self.sampling = sampling
+        """How calls that name nothing are sampled, where the config says so."""
         self.max_context = max_context if max_context is not None else model_context(loaded.model)
         self.version = 0
         self.digest: str | None = loaded.digest
