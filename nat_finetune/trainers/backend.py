@@ -27,6 +27,10 @@ class BackendTrainerConfig(TrainerConfig, name="backend_trainer"):
         }
     )
 
+    def makes_one_update(self, num_epochs: int) -> bool:
+        """All epochs are in the one job."""
+        return True
+
 
 class BackendTrainer:
     """What is the run's is done before and after: measuring, the report, the checkpoint."""

@@ -157,6 +157,7 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     """NeMo RL, in a checkout or container of its own: DPO on pairs; GRPO and GDPO, whose rollouts it asks for itself."""
 
     remote: ClassVar[bool] = True
+    starts_from_base: ClassVar[bool] = True
 
     checkout: str = Field(pattern=r"^/")
     """Folder of NeMo RL's repository, where the job runs: on this machine, on the cluster, or in its container."""

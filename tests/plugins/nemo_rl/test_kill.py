@@ -17,7 +17,7 @@ def drive(checkout, folder, point):
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-QUICK = {"before the shell", "after the claim", "while waiting"}
+QUICK = {"after the claim"}
 """The others take as long again, and are run with the slow tests."""
 
 
