@@ -10,6 +10,7 @@ here both are one app.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import hashlib
 import json
 import math
@@ -49,6 +50,8 @@ class ArtState:
     keys: dict[str, str] = field(default_factory=dict)
     """Key of the endpoint, by model."""
     prepared: list[str] = field(default_factory=list)
+    line_seconds: float = 0.0
+    """What a line of a training stream takes."""
     asked: Counter[str] = field(default_factory=Counter)
     """Chat requests, by what they ask: without a seed, the n-th of equal ones has a draw of its own."""
 
@@ -125,12 +128,13 @@ def art_app(
     *,
     vocabulary: Sequence[str] = VOCABULARY,
     misbehave: Sequence[Misbehaviour] = (),
+    line_seconds: float = 0.0,
 ) -> Starlette:
     """The server's app; `app.state.art` is its state."""
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    state = ArtState(folder, generation, tuple(vocabulary), list(misbehave))
+    state = ArtState(folder, generation, tuple(vocabulary), list(misbehave), line_seconds=line_seconds)
     old = generation == "0.4"
     posts = {
         "/register": _register,
@@ -248,6 +252,7 @@ async def _stream(state: ArtState, body: Mapping[str, Any]) -> AsyncIterator[str
         batches = []
     count = len(batches)
     for turns in batches:
+        await asyncio.sleep(state.line_seconds)
         told = policy.learn(turns, float(config["learning_rate"]), float(kl))
         yield json.dumps(_line(told, old, count, len(turns), float(config["learning_rate"]))) + "\n"
         if state.takes("cut_unmade"):

@@ -1,4 +1,4 @@
-"""Whole runs through a proxy that breaks one request: they go through, or say what happened and resume; nothing is trained twice."""
+"""Whole runs through a proxy that breaks one request: they go through, or say why and resume; nothing is trained twice."""
 
 import asyncio
 
