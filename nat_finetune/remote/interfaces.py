@@ -45,6 +45,18 @@ class RemoteAdapter(TrainerAdapter, Protocol):
 
 
 @runtime_checkable
+class StreamedAdapter(Protocol):
+    """A remote adapter whose jobs are answers that are read as they come: without a reader they end, unless they are done."""
+
+    async def lost(self, ref: TrainingJobRef) -> bool:
+        """Whether the job ended with the process that read it and left nothing behind: then it is sent anew.
+
+        Raises:
+            BackendError: the backend can't be asked.
+        """
+
+
+@runtime_checkable
 class ServedChatModel(ChatModel, Protocol):
     """A chat model behind an endpoint that can be pointed at another model: the one that was trained."""
 

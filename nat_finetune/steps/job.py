@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from nat_finetune.errors import BackendError, Detached, Interrupted, JobGoesOn, OutOfReach
 from nat_finetune.interfaces import TrainerAdapter
-from nat_finetune.remote.interfaces import RemoteAdapter
+from nat_finetune.remote.interfaces import RemoteAdapter, StreamedAdapter
 from nat_finetune.remote.polling import ENDED, described
 from nat_finetune.remote.records import JobRecord, JobRecords, attach_command, now
 from nat_finetune.report.progress import NullProgress, Progress
@@ -87,7 +87,10 @@ class Jobs:
         if before is not None and before.ref is None:
             before = await self._found(adapter, before)
         if before is not None and before.ref is not None and not _failed(before):
-            return before, False
+            if not isinstance(adapter, StreamedAdapter) or not await adapter.lost(before.ref):
+                return before, False
+            status = TrainingJobStatus(JobState.FAILED, None, "it ended with the process that read its stream")
+            before = self._records.write(replace(before, status=status, ended_at=now()))
         spec = await adapter.prepare(collection, reference)
         earlier: tuple[TrainingJobRef, ...] = ()
         if before is not None:

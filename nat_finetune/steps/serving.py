@@ -23,7 +23,7 @@ def unserved(adapter: TrainerAdapter, policy: PolicyRef, store: RunStore) -> str
     """Why a trained policy can't be sampled from, and what to do; None where it can."""
     if policy.version == 0 or not isinstance(adapter, RemoteAdapter) or adapter.serving():
         return None
-    reason = f"llms.{policy.llm} still reaches the untrained one"
+    reason = f"llms.{policy.llm} does not reach it"
     results = [store.update_result(int(path.stem)) for path in sorted((store.folder / "updates").glob("[0-9]*.json"))]
     told = results[-1].backend.get("not_served") if results and results[-1] is not None else None
     return f"the trained model is not served: {told or reason}"

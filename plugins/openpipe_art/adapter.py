@@ -36,7 +36,7 @@ _CHECKPOINT = "art.json"
 
 
 class ArtTrainerAdapter:
-    """Implements `remote.interfaces.RemoteAdapter`."""
+    """Implements `remote.interfaces.RemoteAdapter`, and `StreamedAdapter`."""
 
     def __init__(
         self, config: ArtTrainerAdapterConfig, connection: Connection, *, target: Target, name: str, folder: Path | None
@@ -114,6 +114,10 @@ class ArtTrainerAdapter:
         """The update of this spec, if it was made: the server's step says so."""
         made = await self._updates.was_made(int(spec.payload["step_before"]), spec.step)
         return self._ref(spec) if made else None
+
+    async def lost(self, ref: TrainingJobRef) -> bool:
+        """As `Updates.lost`."""
+        return await self._updates.lost(ref)
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """As `Updates.status`."""

@@ -87,6 +87,11 @@ class Updates:
             )
         return found == before + 1
 
+    async def lost(self, ref: TrainingJobRef) -> bool:
+        """Whether no process reads the stream of an update that was not made."""
+        before = int(ref.metadata["step_before"])
+        return self._sent.get(before) is None and await self._settled_step(before, self._patience) <= before
+
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """Where it stands: by the stream while this process reads it, else by the server's step."""
         before = int(ref.metadata["step_before"])
@@ -95,8 +100,8 @@ class Updates:
             step = await self._art.ask_step()
             if step > before:
                 return TrainingJobStatus(JobState.COMPLETED, 1.0, f"the server is at step {step}", f"step {step}")
-            message = "no process reads its stream, and the server has not reached the next step"
-            return TrainingJobStatus(JobState.UNKNOWN, None, message, f"step {step}")
+            message = "no process reads its stream; the server has not reached the next step"
+            return TrainingJobStatus(JobState.RUNNING, None, message, f"step {step}")
         rows = stream.curve(update.lines)
         losses = dict(rows[-1]) if rows else {}
         word = f"step {before} to {before + 1}"
@@ -117,7 +122,8 @@ class Updates:
         update, last, began = self._sent.get(int(ref.metadata["step_before"])), None, time.monotonic()
         while True:
             status = await self.status(ref)
-            if status.state is JobState.UNKNOWN and time.monotonic() - began >= self._patience:
+            orphan = update is None and status.state is JobState.RUNNING
+            if orphan and time.monotonic() - began >= self._patience:
                 message = f"{status.message} in {self._patience:g} s: it broke off with its stream"
                 status = TrainingJobStatus(JobState.FAILED, None, message, status.backend_state)
             if status != last and on_status is not None:

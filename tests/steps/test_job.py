@@ -179,6 +179,23 @@ async def test_a_job_that_failed_is_submitted_anew_by_a_resume_under_another_key
     assert [ref.job_id for ref in JobRecords(store).read(2).earlier] == ["job-1", "job-2"]
 
 
+class Streamed(Away):
+    """Its jobs end with the process that reads them, unless they are done."""
+
+    async def lost(self, ref):
+        return (await self.status(ref)).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(("left", "keys"), [(TrainingJobStatus(JobState.RUNNING), 2), (DONE, 1)])
+async def test_a_stream_that_nobody_reads_any_more_is_sent_anew_unless_it_was_done(store, left, keys):
+    cloud = Cloud(left, DONE)
+    with pytest.raises(ServiceError):
+        await jobs(Streamed(cloud, "wait"), store).run(COLLECTION, None)
+    result, _ = await jobs(Streamed(cloud), store).run(COLLECTION, None)
+    assert (len(cloud.keys), result.policy.version) == (keys, 1)
+    assert [ref.job_id for ref in JobRecords(store).read(2).earlier] == ["job-1"][: keys - 1]
+
+
 async def test_a_log_that_can_t_be_had_does_not_hide_the_failure(store):
     with pytest.raises(BackendError, match="out of memory"):
         await jobs(Away(Cloud(FAILED), "logs"), store).run(COLLECTION, None)
@@ -232,7 +249,7 @@ def test_what_is_not_served_is_said_with_the_adapter_s_reason(store):
     trained, here = PolicyRef("policy", 1), Away(Cloud(), served=False)
     assert unserved(here, replace(trained, version=0), store) is None
     assert unserved(Away(Cloud()), trained, store) is None
-    assert unserved(here, trained, store) == "the trained model is not served: llms.policy still reaches the untrained one"
+    assert unserved(here, trained, store) == "the trained model is not served: llms.policy does not reach it"
     told = {"not_served": "deploy_on_completion is off"}
     store.save_update(0, UpdateResult(trained, None, None, None, {}, 0.0, backend=told))
     with pytest.raises(BackendError, match="not served: deploy_on_completion is off"):

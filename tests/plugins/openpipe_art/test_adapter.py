@@ -130,7 +130,8 @@ async def test_a_lost_update_fails_after_the_patience(tmp_path):
         async with connected(config(server.url), tmp_path) as (adapter, _):
             seen = []
             assert (await adapter.wait(ref, on_status=seen.append)).state is JobState.FAILED
-    assert [status.state for status in seen] == [JobState.UNKNOWN, JobState.FAILED]
+            assert await adapter.lost(ref)
+    assert [status.state for status in seen] == [JobState.RUNNING, JobState.FAILED]
 
 
 async def test_a_cancelled_update(tmp_path):

@@ -1,4 +1,4 @@
-"""kill -9 at ten points of a run on an ART server: resumed, each update is made once, and no rollout that was finished is repeated."""
+"""kill -9 at ten points of a run on an ART server: each update is made once, and finished rollouts are kept."""
 
 import json
 import os
@@ -79,6 +79,5 @@ def test_a_killed_run_is_resumed(tmp_path, number):
         assert [line for line in whole if line not in kept] == []
         again = len(server.of("POST", "/_train_model")) - EPOCHS
         assert again == (1 if path == "/_train_model" else 0), "an update is sent again only where the server dropped it"
-        print(
-            f"\nkilled at {path} {count}: {trained_before} train requests before, {again} sent again, {len(events)} events kept"
-        )
+        sent = f"{trained_before} train requests before, {again} sent again"
+        print(f"\nkilled at {path} {count}: {sent}, {len(events)} rollouts kept")
