@@ -32,6 +32,7 @@ from nat_finetune.rollout_service import RolloutService, RolloutSettings
 from nat_finetune.run import Run
 from nat_finetune.runstore import RunStore
 from nat_finetune.steps.best import best_checkpoint
+from nat_finetune.steps.job import leave_it
 from nat_finetune.steps.parts import Parts, RolloutSource
 from nat_finetune.steps.schedule import Budget
 from nat_finetune.steps.selection import best_scores
@@ -73,7 +74,8 @@ def continued_run(folder: Path, registry: Registry) -> tuple[LoadedConfig, RunSt
         ConfigError: there is no run in the folder, or it has reached its end.
     """
     store = RunStore.open(folder)
-    if store.state().finished:
+    reported = (store.read_json("report.json") or {}).get("exit_code") == 0  # not so after a kill on the last metres
+    if store.state().finished and reported:
         raise ConfigError(Problem("this run has reached its end; its report is there", file=str(folder)))
     return load_config(folder / "config.yml", registry=registry), store
 
@@ -152,11 +154,6 @@ def _kept(store: RunStore) -> manifest.Manifest | None:
     """Which example is where in a run that was begun before; None where its examples are not parts of one dataset."""
     split = store.read_json(manifest.NAME)
     return None if split is None else manifest.Manifest.from_dict(split)
-
-
-def leave_it(question: str) -> bool:
-    """After Ctrl-C, whether to cancel a remote job, where nobody can be asked: it goes on."""
-    return False
 
 
 async def finetune(

@@ -36,6 +36,11 @@ SHOWN_LOGS = 20
 """Last lines of a backend's log that are kept with a job, and shown where it failed."""
 
 
+def leave_it(job: str) -> bool:
+    """After Ctrl-C, whether to cancel a remote job, where nobody can be asked: it goes on."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Jobs:
     """The updates of one run."""
@@ -43,8 +48,8 @@ class Jobs:
     adapter: TrainerAdapter
     store: RunStore
     progress: Progress = field(default_factory=NullProgress)
-    cancel_wanted: Callable[[str], bool] = lambda question: False
-    """Asked after Ctrl-C while a remote job runs: whether to cancel it; else it is left to run."""
+    cancel_wanted: Callable[[str], bool] = leave_it
+    """Asked after Ctrl-C while a remote job runs, with its name: whether to cancel it; else it is left to run."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     async def run(
