@@ -269,7 +269,7 @@ async def open_adapter(config: NeMoCustomizerTrainerAdapterConfig, builder: Buil
     """The adapter, with its connections."""
     target = await served_target(builder) if config.deploy_on_completion else None
     async with AsyncExitStack() as stack:
-        entity = _service("NeMo Customizer", config.entity_host, config.api_key, config, builder.seed)
+        entity = _service("NeMo Customizer", config.entity_host, config.api_key, config, builder.seed, accept=wire.JSON)
         stack.push_async_callback(entity.close)
         store = _service("NeMo Data Store", config.datastore_host, config.hf_token, config, builder.seed)
         stack.push_async_callback(store.close)
@@ -288,9 +288,11 @@ async def open_adapter(config: NeMoCustomizerTrainerAdapterConfig, builder: Buil
         yield NeMoCustomizerAdapter(config, builder, Customizer(entity, jitter=jitter), store, uploads, target, preparation)
 
 
-def _service(name: str, host: str, key: Any, config: NeMoCustomizerTrainerAdapterConfig, seed: int) -> Service:
+def _service(
+    name: str, host: str, key: Any, config: NeMoCustomizerTrainerAdapterConfig, seed: int, *, accept: str = "*/*"
+) -> Service:
     """A host; without a key no header is sent, for an empty one is refused by every client and server."""
-    given = {header: value.get_secret_value() for header, value in config.headers.items()}
+    given = {"Accept": accept} | {header: value.get_secret_value() for header, value in config.headers.items()}
     return Service(
         name,
         host,

@@ -113,7 +113,7 @@ class Customizer:
 
     async def cancel(self, job_id: str) -> None:
         """Have it stopped; the status says when it is."""
-        await self.service.post(wire.job(job_id, "cancel"), retry=True)
+        await self.service.post(wire.job(job_id, "cancel"), retry=True, headers={"Content-Type": wire.JSON})
 
     async def container_logs(self, job_id: str) -> list[str]:
         """Its own lines; none where the service keeps none."""

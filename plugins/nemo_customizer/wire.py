@@ -68,6 +68,7 @@ def page(number: int, **filters: str) -> dict[str, str | int]:
 
 # -------------------------------------------------------------------------------------------------------------------- bodies
 
+JSON = "application/json"
 LFS_JSON = {"Accept": "application/vnd.git-lfs+json", "Content-Type": "application/vnd.git-lfs+json"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
 

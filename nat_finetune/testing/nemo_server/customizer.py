@@ -81,7 +81,7 @@ class Customizer:
         taken = {(job["namespace"], job["name"]) for job in self._state["jobs"].values()}
         if body.name is not None and (namespace, body.name) in taken:
             raise HTTPException(409, detail=f"job {namespace}/{body.name} already exists")
-        job_id = f"cust-{self._state.number():04d}"
+        job_id = f"cust-{len(self._state['jobs']):04d}"
         base = body.config.partition("/")[2].partition("@")[0]
         entry = {
             **_kept(body),
