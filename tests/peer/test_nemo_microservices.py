@@ -45,8 +45,7 @@ async def ours(make_config, server, folder):
     config = make_config(
         deploy_on_completion=True, deployment_config={"image_name": "nvcr.io/nim/meta/llama-3.1-8b-instruct", "gpu": 2}
     )
-    builder = FakeBuilder(llms={"policy": served_model(server.url)}, folder=folder, entry_name="customizer")
-    async with open_adapter(config, builder) as adapter:
+    async with served_model(server.url) as llm, open_adapter(config, _builder(llm, folder)) as adapter:
         items = tuple(pair("a", "b", text=f"position {n} " + "x" * 200, example=n) for n in range(40))
         await adapter.health()
         spec = await adapter.prepare(Collection(items, folder.name, 0, "policy"), None)
@@ -80,6 +79,10 @@ async def ours(make_config, server, folder):
             "config": f"ns/{_config_name(folder.name)}",
         },
     }
+
+
+def _builder(llm, folder):
+    return FakeBuilder(llms={"policy": llm}, folder=folder, entry_name="customizer")
 
 
 def theirs(known, url):
