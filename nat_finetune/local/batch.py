@@ -14,6 +14,7 @@ import torch
 
 from nat_finetune.local.columns import Columns, Finished, Row, tensor_of
 from nat_finetune.local.forward import Forward
+from nat_finetune.local.graphs import DecodeGraphs
 from nat_finetune.local.kv_cache import Extend, SlotCache, Trunk
 from nat_finetune.local.prefill import Seat, branches, entry_of, read, room_for, seats_of
 from nat_finetune.local.prefix_cache import Entry, PrefixCache
@@ -30,7 +31,9 @@ class Batch:
     def __init__(self, forward: Forward, tokenizer: Any, *, prefix_cache_bytes: int = 0) -> None:
         self._forward = forward
         self._tokenizer = tokenizer
+        self._prefix_cache_bytes = prefix_cache_bytes
         self._cache = SlotCache()
+        self._graphs = DecodeGraphs(forward, self._cache)
         self.prefixes = PrefixCache(prefix_cache_bytes)
         """Sequences read or sampled before, under the same weights."""
         self._rows: list[Row] = []
@@ -47,6 +50,10 @@ class Batch:
         """The rows under way."""
         return tuple(self._rows)
 
+    def new_weights(self) -> None:
+        """Forget what was read under the old ones; no row is under way."""
+        self.prefixes = PrefixCache(self._prefix_cache_bytes)
+
     def clear(self) -> None:
         """Forget all rows and give their memory back."""
         self._rows, self._columns = [], Columns()
@@ -60,7 +67,8 @@ class Batch:
 
     def admit(self, rows: Sequence[Row]) -> list[Finished]:
         """Read prompts (see `prefill`), sample the first token of each row; returns what ended with it."""
-        self._forward.refresh()
+        if not self._rows:  # weights do not change while rows are under way
+            self._forward.refresh()
         seats = seats_of(Counter(row.prompt_ids for row in rows), self.prefixes, self._forward, Counter(map(id, self._trunks)))
         first = len(self._rows)
         room = max(room_for(seats, self._forward), *(seat.own for seat in seats)) + 1
@@ -85,16 +93,8 @@ class Batch:
 
     def step(self) -> list[Finished]:
         """Sample the next token of every row; returns what ended with it."""
-        columns, device = self._columns, self._forward.device
-        own = columns.length - columns.trunk
-        reach = int(own.max())
-        self._cache.reserve(len(self._rows), reach, used=len(self._rows))
-        if self._branches is None:
-            self._branches = branches(self._trunks, device)
-        slots = Extend(self._cache, tensor_of(own - 1, device)[:, None], reach, trunks=self._branches)
-        positions_B_T = tensor_of(columns.length - 1, device)[:, None]
-        hidden = self._forward.hidden(tensor_of(columns.last, device)[:, None], positions_B_T, slots)
-        tokens, logprobs = sample(self._forward.logits(hidden[:, 0]), columns.draw(device))
+        columns = self._columns
+        tokens, logprobs = sample(self._next_logits(), columns.draw(self._forward.device))
         columns.record(tokens.cpu().numpy(), logprobs.cpu().numpy())
         ended = self._ended(self._rows, columns)
         results = self._results(self._rows, columns, ended)
@@ -103,6 +103,21 @@ class Batch:
                 self._remember(index)
         self._keep(~ended)
         return results
+
+    def _next_logits(self) -> torch.Tensor:
+        """Read the last sampled token of every row; logits after it, [B, V]."""
+        columns, device = self._columns, self._forward.device
+        own = columns.length - columns.trunk
+        reach = int(own.max())
+        self._cache.reserve(len(self._rows), reach, used=len(self._rows))
+        if self._branches is None:
+            self._branches = branches(self._trunks, device)
+        ids_B_1, places_B_1 = tensor_of(columns.last, device)[:, None], tensor_of(own - 1, device)[:, None]
+        if not self._branches and (recorded := self._graphs.logits(ids_B_1, places_B_1, reach)) is not None:
+            return recorded
+        slots = Extend(self._cache, places_B_1, reach, trunks=self._branches)
+        hidden = self._forward.hidden(ids_B_1, tensor_of(columns.length - 1, device)[:, None], slots)
+        return self._forward.logits(hidden[:, 0])
 
     def _remember(self, index: int) -> None:
         """Keep what a row has read: all but its last token."""

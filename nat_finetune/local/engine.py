@@ -19,9 +19,9 @@ import torch
 from nat_finetune.errors import BackendError, NatFinetuneError, PolicyFailure, Stage, boundary
 from nat_finetune.local.admission import Admission
 from nat_finetune.local.batch import Batch
-from nat_finetune.local.columns import Finished, Row
+from nat_finetune.local.columns import Finished
 from nat_finetune.local.forward import Forward
-from nat_finetune.local.requests import Request, answer, failure_text, refuse
+from nat_finetune.local.requests import Request, answer, failure_text, refuse, row_of
 from nat_finetune.local.scoring import ScoreRow, score
 from nat_finetune.types import FinishReason, SamplingParams
 
@@ -80,7 +80,7 @@ class Engine:
         self._admission: Admission[Request] = Admission(self._release, deterministic=deterministic)
         self._forward = forward
         self._prefix_cache_bytes = 0 if deterministic else prefix_cache_bytes
-        self._batch = Batch(forward, tokenizer, prefix_cache_bytes=self._prefix_cache_bytes)
+        self._batch = self._batch_of(forward)
         self._changed = threading.Condition()  # guards everything below
         self._inbox: deque[list[Request]] = deque()
         self._scores: deque[Request] = deque()
@@ -109,7 +109,7 @@ class Engine:
             PolicyFailure: the prompt fills the context.
             BackendError: the model failed, or the engine is closed.
         """
-        row = self._row(prompt_ids, sampling, tuple(stop_ids))
+        row = row_of(prompt_ids, sampling, tuple(stop_ids), max_context=self._max_context)
         request = Request(order_key, asyncio.get_running_loop().create_future(), row=row)
         row.owner = request
         self._refuse_when_closed()
@@ -171,8 +171,10 @@ class Engine:
         with self.exclusive(), self._changed:
             forward.refresh(changed=True)
             self._version = version
-            self._forward = forward
-            self._batch = Batch(forward, self._tokenizer, prefix_cache_bytes=self._prefix_cache_bytes)
+            if forward is self._forward:
+                self._batch.new_weights()
+            else:
+                self._forward, self._batch = forward, self._batch_of(forward)
 
     def close(self) -> None:
         """End the worker; whoever still waits gets a BackendError. Closing again does nothing."""
@@ -182,26 +184,8 @@ class Engine:
         self._worker.join(CLOSE_SECONDS)
         refuse(self._admission.fail(), _CLOSED)
 
-    def _row(self, prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: tuple[int, ...]) -> Row:
-        penalties = [name for name in sampling.truncating if name.endswith("penalty")]
-        if penalties:
-            raise BackendError(f"the local engine does not apply {', '.join(penalties)}: leave them out")
-        if sampling.seed is None:
-            raise BackendError("the local engine needs a seed for each call: set SamplingParams.seed")
-        if not prompt_ids:
-            raise BackendError("the prompt has no tokens: the chat template rendered nothing")
-        limit = sampling.max_tokens
-        if self._max_context is not None:
-            room = self._max_context - len(prompt_ids)
-            if room < 1:
-                raise PolicyFailure(
-                    f"the prompt has {len(prompt_ids)} tokens, the context holds {self._max_context}: no room for a completion",
-                    stage=Stage.MODEL,
-                    error_type="PromptTooLong",
-                )
-            limit = min(limit, room)
-        seed = sampling.seed & ((1 << 64) - 1)
-        return Row(tuple(prompt_ids), limit, sampling, seed - (1 << 64) if seed >> 63 else seed, stop_ids, None)
+    def _batch_of(self, forward: Forward) -> Batch:
+        return Batch(forward, self._tokenizer, prefix_cache_bytes=self._prefix_cache_bytes)
 
     def _refuse_when_closed(self) -> None:
         if self._closed:

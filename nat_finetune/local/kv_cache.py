@@ -51,12 +51,15 @@ class SlotCache:
     def __init__(self) -> None:
         self.slots = 0
         self.positions = 0
+        self.place = 0
+        """Another number whenever the memory is at another address."""
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def reserve(self, slots: int, positions: int, *, used: int) -> None:
         """Have room for this many slots and positions; the first `used` slots keep their content."""
         if slots <= self.slots and positions <= self.positions:
             return
+        self.place += 1
         if used == 0:
             self.slots, self.positions = max(slots, self.slots), max(round_up(positions), self.positions)
             self._layers.clear()
@@ -71,6 +74,7 @@ class SlotCache:
     def clear(self) -> None:
         """Give the memory back."""
         self.slots = self.positions = 0
+        self.place += 1
         self._layers.clear()
 
     def copy(self, sources: Tensor, targets: Tensor, length: int) -> None:
@@ -81,6 +85,7 @@ class SlotCache:
 
     def spread(self, sources: Tensor, length: int) -> None:
         """Let slot i hold the first `length` positions of slot `sources[i]`; what else the slots held is lost."""
+        self.place += 1
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._spread(keys, sources, length), self._spread(values, sources, length))
         self.slots = len(sources)

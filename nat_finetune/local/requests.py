@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nat_finetune.errors import BackendError, NatFinetuneError
+from nat_finetune.errors import BackendError, NatFinetuneError, PolicyFailure, Stage
 from nat_finetune.local.columns import Row
 from nat_finetune.local.scoring import ScoreRow
+from nat_finetune.types import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +35,29 @@ class Request:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
+
+
+def row_of(prompt_ids: Sequence[int], sampling: SamplingParams, stop_ids: tuple[int, ...], *, max_context: int | None) -> Row:
+    """A row to generate; BackendError or PolicyFailure for what can't be (see `Engine.generate`)."""
+    penalties = [name for name in sampling.truncating if name.endswith("penalty")]
+    if penalties:
+        raise BackendError(f"the local engine does not apply {', '.join(penalties)}: leave them out")
+    if sampling.seed is None:
+        raise BackendError("the local engine needs a seed for each call: set SamplingParams.seed")
+    if not prompt_ids:
+        raise BackendError("the prompt has no tokens: the chat template rendered nothing")
+    limit = sampling.max_tokens
+    if max_context is not None:
+        room = max_context - len(prompt_ids)
+        if room < 1:
+            raise PolicyFailure(
+                f"the prompt has {len(prompt_ids)} tokens, the context holds {max_context}: no room for a completion",
+                stage=Stage.MODEL,
+                error_type="PromptTooLong",
+            )
+        limit = min(limit, room)
+    seed = sampling.seed & ((1 << 64) - 1)
+    return Row(tuple(prompt_ids), limit, sampling, seed - (1 << 64) if seed >> 63 else seed, stop_ids, None)
 
 
 def answer(answers: Sequence[tuple[Request, Any]]) -> None:

@@ -10,11 +10,16 @@ import json
 import pytest
 import torch
 
+from nat_finetune.local.engine import Engine
+from nat_finetune.local.forward import forward_of
+from nat_finetune.local.lora import attach_lora
 from nat_finetune.local.model import LoadedModel, weights_digest
 from nat_finetune.local.policy import LocalPolicy
+from nat_finetune.local.settings import LoraSettings
 from nat_finetune.types import SamplingParams
 from tests.e2e.runs import ROOT, cli, only_run
 from tests.fixtures.models import ARCHITECTURES, tiny_model
+from tests.local.harness import ask
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
 
@@ -49,6 +54,28 @@ async def test_the_sampler_agrees_with_a_forward_pass(arch, dtype):
             assert (expected - torch.tensor(reply.logprobs)).abs().max() <= BOUNDS[dtype]
     finally:
         policy.close()
+
+
+async def test_decode_steps_are_recorded_and_follow_the_weights():
+    """One recording serves many steps and both versions: it reads the adapter where training changes it."""
+    base, tokenizer = tiny_model("llama")
+    model = attach_lora(base.to("cuda"), LoraSettings(rank=4), seed=0)
+    engine = Engine(forward_of(base), tokenizer)
+    try:
+        for version in range(2):
+            asked = [ask(engine, (5, 6, last), seed=last, max_tokens=12 + last) for last in range(4, 14)]
+            for last, generation in enumerate(await asyncio.gather(*asked), start=4):
+                expected = teacher_forced(model, (5, 6, last), generation.completion_ids)
+                assert (expected - torch.tensor(generation.logprobs)).abs().max() <= BOUNDS[torch.float32]
+            assert 0 < len(engine._batch._graphs) <= 3
+            assert engine._batch._graphs.usable
+            with engine.exclusive(), torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    if "lora_B" in name:
+                        parameter.add_(0.1)
+                engine.use(engine._forward, version + 1)
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize(
