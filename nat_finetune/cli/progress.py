@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nat_finetune.remote.polling import described
-from nat_finetune.report.backend import backend_line
+from nat_finetune.report.backend import backend_lines
 from nat_finetune.report.progress import Progress
 from nat_finetune.types import EvalResult, TrainingJobRef, TrainingJobStatus
 
@@ -149,7 +149,8 @@ class PlainProgress:
         """The outcome, the table of metrics, and where the report is."""
         self._console.print(outcome_table(report))
         for job in report["backend"]:
-            self.say(backend_line(job))
+            for line in backend_lines(job):
+                self.say(line)
         self.say(str(report["headline"]))
         for finding in report["audit"]:
             if finding["warning"]:

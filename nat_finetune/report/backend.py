@@ -19,6 +19,13 @@ def backend_part(store: RunStore) -> list[dict[str, Any]]:
     return [_ordered(job) for job in jobs]
 
 
+def backend_lines(job: Mapping[str, Any]) -> list[str]:
+    """A job in a line, what is worth knowing of it, and the commands to go on with what it made."""
+    notes = [f"  note: {note}" for note in job.get("notes") or ()]
+    commands = [f"  {command}" for command in job.get("commands") or ()]
+    return [backend_line(job), *notes, *(["  to go on:", *commands] if commands else [])]
+
+
 def backend_line(job: Mapping[str, Any]) -> str:
     """A job in one line."""
     parts = [f"backend: step {job['step']}", f"job {job['job_id'] or 'unknown: it may not have been sent'}", job["status"]]

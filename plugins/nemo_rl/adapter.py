@@ -40,6 +40,8 @@ from nat_finetune.types import (
 _STATE = "nemo_rl.json"
 _NOT_PART_OF_THE_JOB = {"launch", "poll_seconds", "timeout_seconds", "max_poll_failures", "env_vars", "workspace"}
 """Settings that don't change what is trained: with others of these it is the same job."""
+_UNTOLD = {"folder", "notes", "born", "group", "host"}
+"""Of a job's reference: what the report does not repeat."""
 
 
 class NemoRLTrainerAdapter:
@@ -256,12 +258,14 @@ class NemoRLTrainerAdapter:
             curve=log.curve,
             backend={
                 "service": f"NeMo RL ({ref.metadata['launch']})",
-                **{key: value for key, value in ref.metadata.items() if key not in ("folder", "notes", "born", "group")},
+                **{key: value for key, value in ref.metadata.items() if key not in _UNTOLD},
+                "hosts": [ref.metadata["host"]] if "host" in ref.metadata else [],
                 "status": told.backend_state,
-                "checkpoint": str(best.folder),
+                "output_model": str(best.folder),
                 "checkpoint_chosen_by": metric if metric is not None and best.number(metric) is not None else "the last one",
                 "checkpoints": {one.folder.name: _validation(one) for one in found},
-                "losses": {"first": dict(log.curve[0]), "last": dict(log.curve[-1])} if log.curve else {},
+                "losses": dict(log.curve[-1]) if log.curve else {},
+                "losses_of_first_step": dict(log.curve[0]) if log.curve else {},
                 "commands": self._commands(ref, best),
                 "notes": [*ref.metadata.get("notes", ()), *_shortfall(ref, last)],
                 "logs": list(log.last),

@@ -43,10 +43,8 @@ async def test_from_pairs_to_a_checkpoint(checkout, tmp_path):
     assert (result.optimiser_steps, result.tokens_trained, result.tokens_masked) == (4, 160, None)
     assert result.metrics["loss"] == pytest.approx(0.548575)
     assert result.backend["checkpoint_chosen_by"] == "the last one"
-    assert result.backend["losses"] == {
-        "first": {"loss": 0.6334, "accuracy": 0.75},
-        "last": {"loss": 0.4692, "accuracy": 0.75},
-    }
+    assert result.backend["losses"] == {"loss": 0.4692, "accuracy": 0.75}
+    assert result.backend["losses_of_first_step"] == {"loss": 0.6334, "accuracy": 0.75}
     assert not made.serving()
     json.dumps(result.backend)
 

@@ -170,7 +170,7 @@ async def test_from_pairs_to_a_checkpoint(checkout, ray, tmp_path, monkeypatch):
     assert (await made.wait(ref)).backend_state == "SUCCEEDED"
     result = await made.result(ref)
     assert Path(result.policy.location).name == "step_2"
-    assert result.backend["host"] == ray.url
+    assert result.backend["hosts"] == [ray.url]
     assert result.seconds > 0
     posted = ray.of("POST", "/api/jobs/")
     assert len(posted) == 1

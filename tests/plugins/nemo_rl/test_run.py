@@ -79,6 +79,8 @@ def test_from_a_file_of_judgments_to_the_report(checkout, tmp_path):
     assert "convert_dcp_to_hf.py" in told
     assert "val:validation-default_loss" in told
     assert "step_2" in told
+    assert "convert_dcp_to_hf.py" in done.stdout
+    assert "note: lengths were not checked" in done.stdout
     html = (run / "report.html").read_text()
     assert "convert_dcp_to_hf.py" in html
     assert len(starts(checkout)) == 1
