@@ -40,6 +40,8 @@ from nat_finetune.types import (
 _STATE = "nemo_rl.json"
 _NOT_PART_OF_THE_JOB = {"launch", "poll_seconds", "timeout_seconds", "max_poll_failures", "env_vars", "workspace"}
 """Settings that don't change what is trained: with others of these it is the same job."""
+_OF_THE_START = {"command", "config", "checkout", "launch"}
+"""Of a spec: what a job's reference does not repeat."""
 _UNTOLD = {"folder", "notes", "born", "group", "host"}
 """Of a job's reference: what the report does not repeat."""
 
@@ -238,8 +240,7 @@ class NemoRLTrainerAdapter:
         return self._folder(ref.metadata["folder"]) / attempt_of(ref.key)
 
     def _with_payload(self, ref: TrainingJobRef, spec: JobSpec) -> TrainingJobRef:
-        kept = ("folder", "steps", "metric", "notes", "config_sha256", "data_sha256", "pairs", "validation_pairs")
-        told = {key: spec.payload[key] for key in kept if key in spec.payload}
+        told = {key: value for key, value in spec.payload.items() if key not in _OF_THE_START}
         return TrainingJobRef(ref.job_id, ref.key, ref.adapter, {**ref.metadata, **told})
 
     def _result(

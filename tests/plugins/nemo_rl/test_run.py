@@ -13,6 +13,7 @@ import yaml
 from nat_finetune.testing.ray_server import RayServer
 from nat_finetune.testing.serving import serving
 from tests.plugins.nemo_rl.stock import behave, make_checkout, starts
+from tests.source_tree import ROOT
 
 TOKEN = "the-token-of-this-cluster"
 
@@ -156,3 +157,72 @@ def test_on_ray_and_no_secret_in_any_file(checkout, tmp_path):
     assert len(texts) > 10
     for secret in secrets.values():
         assert [name for name, text in texts.items() if secret in text] == []
+
+
+@pytest.mark.slow
+def test_gdpo_is_handed_the_whole_training(checkout, tmp_path):
+    """`serve-rollouts` beside it; the fake `uv` keeps NeMo RL's rules for Gym and asks for no rollout."""
+    shipped = yaml.safe_load((ROOT / "configs" / "gdpo_tool_calling_nemo_rl.yml").read_text())
+    ready, path = tmp_path / "ready", tmp_path / "gdpo.yml"
+    shipped["eval"]["general"]["dataset"]["file_path"] = str(ROOT / "workflows" / "tool_calling" / "data" / "train.jsonl")
+    del shipped["finetuning"]["test"]
+    shipped["finetuning"]["output_dir"] = str(tmp_path / "runs")
+    cluster = shipped["trainer_adapters"]["cluster"]
+    cluster |= {"checkout": str(checkout), "launch": {"name": "subprocess"}, "poll_seconds": 0.05}
+    cluster |= {"command": [f"{checkout}/uv", "run"], "save_every": 5}
+    path.write_text(yaml.safe_dump(shipped))
+    line = [
+        sys.executable,
+        "-m",
+        "nat_finetune.cli.main",
+        "serve-rollouts",
+        str(path),
+        "--ready-file",
+        str(ready),
+        "--while-stdin",
+    ]
+    serving_them = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while not (ready.exists() and ready.read_text()) and time.monotonic() < until:
+            time.sleep(0.05)
+        cluster["algorithm"]["rollouts"]["url"] = json.loads(ready.read_text())["url"]
+        path.write_text(yaml.safe_dump(shipped))
+        done = command("run", path)
+    finally:
+        serving_them.stdin.close()
+        serving_them.wait(20)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((the_run(tmp_path) / "report.json").read_text())
+    (job,) = report["backend"]
+    assert job["generations"] == 8
+    assert job["losses"]["avg_reward"] > 0
+    assert "step_" in job["output_model"]
+    assert len(starts(checkout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("trainer", "algorithm", "said"),
+    [
+        ("on_policy_trainer", {"name": "grpo", "rollouts": {"url": "http://127.0.0.1:9"}}, "use `_type: backend_trainer`"),
+        ("backend_trainer", {"name": "dpo"}, "does not run rollouts"),
+    ],
+)
+def test_the_trainer_must_fit_the_algorithm(checkout, tmp_path, trainer, algorithm, said):
+    path = write_config(tmp_path, checkout, algorithm=algorithm)
+    config = yaml.safe_load(path.read_text())
+    config["trainers"]["once"] = {"_type": trainer}
+    path.write_text(yaml.safe_dump(config))
+    done = command("validate", path)
+    assert done.returncode == 2
+    assert said in done.stdout + done.stderr
+
+
+def test_two_updates_are_refused_before_anything_is_collected(checkout, tmp_path):
+    path = write_config(tmp_path, checkout)
+    config = yaml.safe_load(path.read_text())
+    config["finetuning"]["num_epochs"] = 2
+    path.write_text(yaml.safe_dump(config))
+    done = command("validate", path)
+    assert done.returncode == 2
+    assert "starts every update at the base model" in done.stdout + done.stderr
