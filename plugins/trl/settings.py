@@ -163,7 +163,8 @@ class TRLTrainerAdapterConfig(TrainerAdapterConfig, name="trl_trainer_adapter"):
         if isinstance(self.algorithm, DpoConfig):
             named = self.algorithm.model_dump(exclude={"name", "beta", "ref_policy_kl_penalty"})
             return {"name": "dpo", "beta": self.algorithm.strength, **named}
-        return self.algorithm.model_dump(exclude_none=True)
+        unused = {"scale"} if self.algorithm.name == "gdpo" else set()
+        return self.algorithm.model_dump(exclude_none=True, exclude=unused)
 
     def compares_rewards_apart(self) -> bool:
         """With `gdpo`."""
