@@ -21,6 +21,9 @@ from nat_finetune.local.prefix_cache import Entry, PrefixCache
 from nat_finetune.local.sampling import sample
 from nat_finetune.types import FinishReason
 
+AHEAD = 128
+"""Tokens of a completion that slots have room for from the start; longer ones make them grow."""
+
 _STOP_MARGIN = 4
 """Tokens decoded beyond the length of a stop string: a token may be less than a character."""
 
@@ -71,7 +74,8 @@ class Batch:
             self._forward.refresh()
         seats = seats_of(Counter(row.prompt_ids for row in rows), self.prefixes, self._forward, Counter(map(id, self._trunks)))
         first = len(self._rows)
-        room = max(room_for(seats, self._forward), *(seat.own for seat in seats)) + 1
+        ahead = min(max(row.limit for row in rows), AHEAD)
+        room = max(room_for(seats, self._forward), *(seat.own + ahead for seat in seats))
         self._cache.reserve(first + len(rows), room, used=first)
         hidden_P = read(seats, self._forward, self._cache, first)
         if self.prefixes.keeps:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nat_finetune.errors import BackendError
+from nat_finetune.local.linear import fast_product, linear
 
 _ROWS = 32
 """Rows that the blocked layout is chosen for; measured: it serves 1 to 512 as well as a layout of their own."""
@@ -88,9 +89,9 @@ class Projection:
 
     def __call__(self, x_N_I: Tensor) -> Tensor:
         """[N, O]."""
-        out = functional.linear(x_N_I, self.base.weight, self.base.bias)
+        out = linear(x_N_I, self.base.weight, self.base.bias)
         for a, b, scale in self.low_rank():
-            out = (out + functional.linear(functional.linear(x_N_I.to(a.dtype), a), b) * scale).to(out.dtype)
+            out = (out + linear(linear(x_N_I.to(a.dtype), a), b) * scale).to(out.dtype)
         return out
 
 
@@ -139,7 +140,8 @@ class FastLinear:
 def can_pack(weight: Tensor, count: int, free_bytes: int | None) -> bool:
     """Whether `count` weights of this one's kind may be kept in oneDNN's layout: a rule, no timing, so that runs repeat."""
     fits = free_bytes is None or count * weight.element_size() <= _SHARE * free_bytes
-    return weight.device.type == "cpu" and weight.dtype is torch.float32 and torch._C._has_mkldnn and fits
+    onednn = fast_product() is not functional.linear
+    return weight.device.type == "cpu" and weight.dtype is torch.float32 and onednn and fits
 
 
 def _mark(weight: Tensor) -> tuple[int, int]:

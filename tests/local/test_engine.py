@@ -82,12 +82,16 @@ def hash_of(key: str, turn: int, side: int) -> int:
     return int(key) * 100 + turn * 10 + side
 
 
-async def test_lockstep_is_bit_identical_under_random_delays():
+@pytest.mark.parametrize("shared", [False, True])
+async def test_lockstep_is_bit_identical_under_random_delays(shared):
+    """Also where prompts begin alike, so that rows share a trunk and turns continue one another."""
+    beginning = prompts_of(1, 150, 150, seed=6)[0] if shared else ()
+
     async def run(seed: int | None):
         nap = random.Random(seed) if seed is not None else None
         with engine_of(max_batch=4, deterministic=True) as engine:
             await ask(engine, (5, 6, 7))  # what went before must not matter either
-            jobs = [conversation(engine, str(i), p, nap) for i, p in enumerate(prompts_of(7, 3, 45, seed=5))]
+            jobs = [conversation(engine, str(i), (*beginning, *p), nap) for i, p in enumerate(prompts_of(7, 3, 45, seed=5))]
             return await asyncio.gather(*jobs)
 
     first = await run(None)
