@@ -79,6 +79,9 @@ class Composition:
         """The workflow, as a function named `<workflow>`."""
         if self._config.workflow is None:
             raise ConfigError(Problem("there is no workflow to run", key="workflow"))
+        adapter = self._config.trainer_adapters.get(self._config.finetuning.trainer_adapter or "")
+        if adapter is not None and adapter.serves_target:
+            await self.get_trainer_adapter()
         return await self._function(WORKFLOW, self._config.workflow)
 
     async def get_ttc_strategy(self, name: str) -> Any:

@@ -115,7 +115,11 @@ def without_remote_updates(registry: Registry) -> Registry:
         async def none(config: TrainerAdapterConfig, builder: Any) -> AsyncIterator[TrainerAdapter]:
             yield _NoUpdate(builder.target.llm)
 
-        return none
+        async def serving(config: TrainerAdapterConfig, builder: Any) -> AsyncIterator[TrainerAdapter]:
+            async for _ in known.factory(config, builder):  # it makes the target model reachable
+                yield _NoUpdate(builder.target.llm)
+
+        return serving if cast(type[TrainerAdapterConfig], known.config_type).serves_target else none
 
     return with_factories(registry, change)
 

@@ -180,6 +180,8 @@ class TrainerAdapterConfig(ComponentConfig):
     needs_local_model: ClassVar[bool] = False
     remote: ClassVar[bool] = False
     """Whether its jobs outlive this process (`remote.interfaces.RemoteAdapter`)."""
+    serves_target: ClassVar[bool] = False
+    """Whether it points the target model at an endpoint of its own before anything is sampled, whatever the config says."""
     needs_calls: ClassVar[bool] = False
     """Whether it reads messages beside tokens: it takes only what a builder that `keeps_calls` makes."""
     starts_from_base: ClassVar[bool] = False

@@ -123,6 +123,7 @@ class ArtTrainerAdapterConfig(TrainerAdapterConfig, name="openpipe_art_trainer_a
 
     remote = True
     needs_calls = True
+    serves_target = True
 
     backend: ArtBackendConfig
     training: ArtTrainingConfig = Field(default_factory=ArtTrainingConfig)

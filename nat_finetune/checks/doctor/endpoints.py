@@ -24,14 +24,19 @@ _DATED = re.compile(r"[-@:](\d{4}-?\d{2}-?\d{2}|\d{4}|latest)$")
 async def endpoint_findings(config: RunConfig, registry: Registry, used: Collection[str]) -> list[Finding]:
     """Ask each endpoint that the run uses once, with a short deadline and without a second attempt."""
     found: list[Finding] = []
+    adapter = config.trainer_adapters.get(config.finetuning.trainer_adapter or "")
+    served = {target_of(config).llm} if adapter is not None and adapter.serves_target else set[str]()
     hasty = {
         name: llm.model_copy(update={"request_timeout": TIMEOUT, "max_retries": 0, "do_auto_retry": False})
         for name, llm in config.llms.items()
-        if name in used and isinstance(llm, OpenAILLMConfig)
+        if name in used and name not in served and isinstance(llm, OpenAILLMConfig)
     }
     others = [n for n, llm in config.llms.items() if n in used and n not in hasty and not llm.trainable_locally]
     for name in others:
-        message = f"`_type: {config.llms[name].component_name}` can't be asked apart from a rollout"
+        where = f"trainer_adapters.{config.finetuning.trainer_adapter} serves it: it"
+        message = (
+            f"{where if name in served else f'`_type: {config.llms[name].component_name}`'} can't be asked apart from a rollout"
+        )
         found.append(note("endpoint.not-asked", message, "look at the rollouts below", f"llms.{name}"))
     if not hasty:
         return found

@@ -23,7 +23,7 @@ POINTS = {
     "before the update": ("/_get_step", 3),
     "the stream of the first update": ("/_train_model", 1),
     "the canary after it": ("/_get_step", 5),
-    "the second rollouts": ("/v1/chat", 150),
+    "the second rollouts": ("/v1/chat", 105),
     "the stream of the second update": ("/_train_model", 2),
     "near the end": ("/_get_step", 10),
 }
