@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from nat_finetune.testing.ray_server import RayServer
+from nat_finetune.testing.serving import serving
 from tests.plugins.nemo_rl.drive import POINTS
 from tests.plugins.nemo_rl.stock import make_checkout, starts
 
 ROOT = Path(__file__).parents[3]
 
 
-def drive(checkout, folder, point):
-    arguments = [sys.executable, "-m", "tests.plugins.nemo_rl.drive", str(checkout), str(folder), point]
+def drive(checkout, folder, point, *ray):
+    arguments = [sys.executable, "-m", "tests.plugins.nemo_rl.drive", str(checkout), str(folder), point, *ray]
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -34,3 +36,19 @@ def test_killed_and_attached_again(tmp_path, point):
     assert done.returncode == 0, done.stderr
     assert Path((folder / "result").read_text()).name == "step_2"
     assert len(starts(checkout)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_and_attached_again_on_ray(tmp_path, point):
+    checkout = make_checkout(tmp_path / "rl", step_seconds=0.3)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with serving(RayServer(tmp_path / "ray").app()) as ray:
+        assert drive(checkout, folder, point, ray.url).returncode == -9
+        assert not (folder / "result").exists()
+        done = drive(checkout, folder, "never", ray.url)
+        posted = ray.of("POST", "/api/jobs/")
+    assert done.returncode == 0, done.stderr
+    assert len(starts(checkout)) == 1
+    assert len(posted) == 1
