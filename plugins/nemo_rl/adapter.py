@@ -64,7 +64,7 @@ class NemoRLTrainerAdapter:
         self._target = target
         self._name = name
         self._seed = seed
-        self._root = Path(config.workspace) if config.workspace is not None else folder and folder / "nemo_rl"
+        self._root = config.workspace if config.workspace is not None else folder and folder / "nemo_rl"
         self._version = 0
         self._counted: str | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -201,7 +202,7 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     """Nodes, GPUs and how the model is spread over them."""
     command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(("uv", "run"), min_length=1)
     """What runs a script of the checkout; in NeMo RL's container `[python, -u]`."""
-    workspace: FilePath | None = None
+    workspace: Path | None = None
     """Folder for data, configs and checkpoints, which this machine and the cluster share; null: in the run folder."""
     workspace_on_cluster: str | None = Field(None, pattern=r"^/")
     """The same folder as the cluster sees it, where its path is another one there."""

@@ -6,9 +6,11 @@ NAT_FINETUNE_RAY_PYTHON names a Python that has `ray[default]`; Ray starts a doz
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -40,7 +42,7 @@ def head(tmp_path_factory):
     """The address of a head with one CPU and no GPU; all that it started ends with it."""
     if PYTHON is None:
         pytest.skip("NAT_FINETUNE_RAY_PYTHON names no Python that has ray[default]")
-    port, folder = free_port(), Path("/tmp") / f"ray-{os.getpid()}"  # Ray's sockets need a short path
+    port, folder = free_port(), Path(tempfile.gettempdir()) / f"ray-{os.getpid()}"  # Ray's sockets need a short path
     command = [PYTHON.replace("python", "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += [f"--port={free_port()}", f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", "--num-cpus=1"]
     command += ["--num-gpus=0", "--object-store-memory=80000000", "--disable-usage-stats", f"--temp-dir={folder}"]
@@ -59,6 +61,8 @@ def head(tmp_path_factory):
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
+        time.sleep(3)  # its children notice
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def wait_for(address, process, log):

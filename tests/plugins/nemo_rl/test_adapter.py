@@ -230,3 +230,18 @@ async def test_a_further_attempt_is_another_job_on_the_same_data(checkout, tmp_p
     assert len(set(starts(checkout))) == 1
     with pytest.raises(BackendError, match="exit code 1"):
         await made.result(ref)
+
+
+async def test_a_workspace_that_the_cluster_calls_otherwise(checkout, tmp_path):
+    """The job reads the cluster's paths, this machine its own."""
+    seen = tmp_path / "as-the-cluster-sees-it"
+    seen.symlink_to(tmp_path / "shared")
+    (tmp_path / "shared").mkdir()
+    launch = {"name": "ray_jobs"}
+    config = settings(checkout, launch=launch, workspace=str(tmp_path / "shared"), workspace_on_cluster=str(seen))
+    spec = await adapter(config, tmp_path / "run").prepare(collection(pairs(10)), None)
+    assert spec.payload["command"][-1] == f"{seen}/{spec.payload['folder']}/config.yaml"
+    written = (tmp_path / "shared" / spec.payload["folder"] / "config.yaml").read_text()
+    assert f"data_path: {seen}/" in written
+    assert str(tmp_path / "shared") not in written
+    assert not (tmp_path / "run").exists()
