@@ -4,7 +4,8 @@ What a crash leaves behind decides what a resume does:
 
 * rollouts that finished are in `events.jsonl` and are used, not run again (with `deterministic: true` an unfinished collection
   is done anew, so that a resumed run equals an uninterrupted one bit for bit);
-* an update that finished is in the checkpoint; one that did not is computed again, from the same rollouts and weights;
+* an update that finished is in the checkpoint; one that did not is computed again, from the same rollouts and weights; a
+  job that outlives the process is found again instead (`steps/job.py`);
 * an evaluation that finished is in `evaluations/`.
 """
 

@@ -9,8 +9,9 @@ from nat_finetune.config.fit import check_fit
 from nat_finetune.config.load import load_config
 from nat_finetune.errors import ConfigError
 from nat_finetune.registry import Registry
+from nat_finetune.trainers.on_policy import OnPolicyTrainerConfig
 from nat_finetune.types import RewardCondition, RewardTerm
-from tests.config.components import WHOLE, registry
+from tests.config.components import WHOLE, HereConfig, registry
 from tests.source_tree import ROOT
 
 PAIRS = [
@@ -242,3 +243,13 @@ def test_a_score_that_compares_rollouts_is_no_metric(tmp_path, metrics):
     assert [(problem.key, problem.hint) for problem in raised.value.problems] == [
         ("finetuning.test.metrics", "name others: correct, format")
     ]
+
+
+def test_nobody_leaves_a_job_behind_that_ends_with_the_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(OnPolicyTrainerConfig, "detaches", lambda self: True)
+    with pytest.raises(
+        ConfigError, match=r"trainers\.fresh does not wait for its job, and a job of `_type: here` ends with this process"
+    ):
+        load(tmp_path, WHOLE)
+    monkeypatch.setattr(HereConfig, "remote", True)
+    load(tmp_path, WHOLE)
