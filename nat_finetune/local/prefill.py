@@ -24,6 +24,9 @@ TRUNK_TOKENS = 64
 TRUNK_SAVES = 256
 """Fewest tokens that a trunk must save its rows to attend over, each by itself: below that, one pass over all is faster."""
 
+CONTINUED_TOKENS = 1024
+"""Most tokens of a forward that continues prompts: its attention holds the scores of all of them."""
+
 
 @dataclass(slots=True)
 class Seat:
@@ -160,11 +163,12 @@ def _passes(seats: Sequence[Seat], forward: Forward) -> Iterator[tuple[int, int]
     while start < len(seats) and seats[start].rest:
         end = start + 1
         whole = seats[start].rest == len(seats[start].prompt)
+        most = forward.pass_tokens if whole else min(forward.pass_tokens, CONTINUED_TOKENS)
         while (
             end < len(seats)
             and seats[end].rest
             and (seats[end].rest == len(seats[end].prompt)) == whole
-            and (end + 1 - start) * seats[end].rest <= forward.pass_tokens
+            and (end + 1 - start) * seats[end].rest <= most
         ):
             end += 1
         yield start, end

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nat_finetune.local.engine import Engine
-from nat_finetune.local.forward import forward_of
+from nat_finetune.local.forward import CausalForward, forward_of
 from nat_finetune.local.prefill import TRUNK_TOKENS
 from tests.fixtures.models import ARCHITECTURES, tiny_model
 from tests.local.harness import ask, engine_of, prompts_of, reference_model, true_logprobs, worst
@@ -77,6 +77,19 @@ async def test_conversations_of_groups_agree_with_full_forwards(arch, budget):
         for prompt, generation in calls:
             expected = true_logprobs(model, prompt, generation.completion_ids, (1.0, 0.7)[n % 2])
             assert worst(generation.logprobs, expected) <= 1e-5
+
+
+async def test_transformers_own_blocks_attend_to_trunks_too():
+    model, tokenizer = tiny_model("qwen3")
+    engine = Engine(CausalForward(model), tokenizer)
+    [prompt] = prompts_of(1, 150, 150)
+    try:
+        conversations = await asyncio.gather(*(talk(engine, prompt, seed=2 * seed, turns=2) for seed in range(8)))
+    finally:
+        engine.close()
+    for called, generation in (pair for calls in conversations for pair in calls):
+        expected = true_logprobs(reference_model("qwen3"), called, generation.completion_ids)
+        assert worst(generation.logprobs, expected) <= 1e-5
 
 
 async def test_a_group_reads_its_prompt_once_and_attends_to_it_in_one_place(counted):
