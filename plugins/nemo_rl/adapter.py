@@ -281,8 +281,7 @@ class NemoRLTrainerAdapter:
             f"{seen}/{CHECKPOINTS}/{best.folder.name}",
             checkout=config.checkout,
             command=config.command,
-            lora=config.lora is not None,
-            megatron=bool(config.overrides.get("policy.megatron_cfg.enabled")),
+            kind=config.backend if config.lora is None else f"{config.backend} lora",
             model=config.model,
             output=f"{seen}/hf_{best.folder.name}",
         )

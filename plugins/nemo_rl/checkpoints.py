@@ -89,43 +89,34 @@ def best_of(checkpoints: Sequence[Checkpoint], metric: str | None) -> Checkpoint
     return min(known, key=lambda one: ((one.number(metric or "") or 0.0) * (1 if lower else -1), -one.step))
 
 
-def conversion(
-    checkpoint: str, *, checkout: str, command: Sequence[str], lora: bool, megatron: bool, model: str, output: str
-) -> list[str]:
-    """Shell lines that make a Hugging Face folder of a checkpoint; to be run where the job ran.
+def conversion(checkpoint: str, *, checkout: str, command: Sequence[str], kind: str, model: str, output: str) -> list[str]:
+    """Shell lines that make a Hugging Face folder, or an adapter's, of a checkpoint; to be run where the job ran.
 
     Args:
         checkpoint: its folder `step_N`.
         checkout: NeMo RL's.
         command: what runs a script there.
-        lora: whether only an adapter was trained.
-        megatron: whether Megatron trained, not DTensor.
+        kind: `dtensor` or `megatron`, and with LoRA `dtensor lora` or `megatron lora`.
         model: the base model.
         output: folder to be made.
     """
     config, weights, tokenizer = (f"{checkpoint}/{name}" for name in ("config.yaml", "policy/weights", "policy/tokenizer"))
     run = list(command)
-    if megatron:
+    if kind.startswith("megatron"):
         run = ["uv", "run", "--extra", "mcore"] if run == ["uv", "run"] else run
-        script = ["examples/converters/convert_megatron_to_hf.py", "--config", config]
-        script += ["--megatron-ckpt-path", f"{weights}/iter_0000000", "--hf-ckpt-path", output]
-    elif lora:
-        script = [
-            "examples/converters/convert_lora_to_hf.py",
-            "--base-ckpt",
-            model,
-            "--lora-ckpt",
-            weights,
-            "--hf-ckpt-path",
-            output,
-        ]
-    else:
-        script = ["examples/converters/convert_dcp_to_hf.py", "--config", config]
-        script += ["--dcp-ckpt-path", weights, "--hf-ckpt-path", output]
-    return [
-        f"cd {shlex.quote(checkout)} && {shlex.join([*run, *script])}",
-        f"cp -r {shlex.quote(tokenizer)}/. {shlex.quote(output)}/",
-    ]
+    scripts = {
+        "dtensor": ["convert_dcp_to_hf.py", "--config", config, "--dcp-ckpt-path", weights],
+        "megatron": ["convert_megatron_to_hf.py", "--config", config, "--megatron-ckpt-path", f"{weights}/iter_0000000"],
+        "megatron lora": ["convert_lora_to_hf.py", "--base-ckpt", "MEGATRON_CHECKPOINT_OF_THE_BASE/iter_0000000"],
+    }
+    scripts["megatron lora"] += ["--adapter-ckpt", f"{weights}/iter_0000000", "--hf-model-name", model]
+    copied = f"cp -r {shlex.quote(tokenizer)}/. {shlex.quote(output)}/"
+    if kind not in scripts:
+        # Automodel writes an adapter in peft's format, and NeMo RL has no converter for it.
+        return [f"mkdir -p {shlex.quote(output)} && cp -r {shlex.quote(weights)}/model/. {shlex.quote(output)}/", copied]
+    name, *flags = scripts[kind]
+    line = shlex.join([*run, f"examples/converters/{name}", *flags, "--hf-ckpt-path", output])
+    return [f"cd {shlex.quote(checkout)} && {line}", copied]
 
 
 @dataclass(frozen=True, slots=True)

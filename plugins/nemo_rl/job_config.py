@@ -59,12 +59,8 @@ def common(config: NemoRLTrainerAdapterConfig, place: Place, *, steps: int | Non
             "max_total_sequence_length": config.max_length,
             "precision": config.precision,
             "max_grad_norm": config.max_grad_norm,
-            "make_sequence_length_divisible_by": config.cluster.tensor_parallel,
-            "dtensor_cfg": _parallel(config),
-            "optimizer": {
-                "kwargs": {"lr": config.learning_rate, "weight_decay": config.weight_decay, "betas": list(config.betas)}
-            },
-            "scheduler": _schedule(config.warmup_steps),
+            "make_sequence_length_divisible_by": _divisor(config),
+            **(_megatron(config) if config.backend == "megatron" else _dtensor(config)),
         },
         "checkpointing": {
             "enabled": True,
@@ -79,23 +75,67 @@ def common(config: NemoRLTrainerAdapterConfig, place: Place, *, steps: int | Non
     }
 
 
-def _parallel(config: NemoRLTrainerAdapterConfig) -> Tree:
+def _divisor(config: NemoRLTrainerAdapterConfig) -> int:
+    """Of sequence lengths: what tensor and context parallelism split must come out even."""
+    cluster = config.cluster
+    return cluster.tensor_parallel * (2 * cluster.context_parallel if cluster.context_parallel > 1 else 1)
+
+
+def _dtensor(config: NemoRLTrainerAdapterConfig) -> Tree:
     lora = config.lora
     spread: Tree = {
+        "enabled": True,
         "tensor_parallel_size": config.cluster.tensor_parallel,
         "context_parallel_size": config.cluster.context_parallel,
     }
     if lora is not None:
-        # NeMo RL's fast kernels need tensor_parallel_size 1.
+        spread["_v2"] = True  # the first version has no LoRA
         spread["lora_cfg"] = {
             "enabled": True,
             "dim": lora.rank,
             "alpha": lora.alpha,
             "dropout": lora.dropout,
             "match_all_linear": True,
-            "use_triton": config.cluster.tensor_parallel == 1,
+            "use_triton": config.cluster.tensor_parallel == 1,  # the fast kernels can do no more
         }
-    return spread
+    kwargs = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "betas": list(config.betas)}
+    return {
+        "dtensor_cfg": spread,
+        "megatron_cfg": {"enabled": False},
+        "optimizer": {"kwargs": kwargs},
+        "scheduler": _schedule(config.warmup_steps),
+    }
+
+
+def _megatron(config: NemoRLTrainerAdapterConfig) -> Tree:
+    lora = config.lora
+    peft: Tree = {"enabled": False}
+    if lora is not None:
+        peft = {"enabled": True, "dim": lora.rank, "alpha": lora.alpha, "dropout": lora.dropout}
+    return {
+        "dtensor_cfg": {"enabled": False},
+        "megatron_cfg": {
+            "enabled": True,
+            "tensor_model_parallel_size": config.cluster.tensor_parallel,
+            "context_parallel_size": config.cluster.context_parallel,
+            "pipeline_model_parallel_size": 1,
+            "sequence_parallel": config.cluster.tensor_parallel > 1,
+            "optimizer": {
+                "lr": config.learning_rate,
+                "min_lr": config.learning_rate,
+                "weight_decay": config.weight_decay,
+                "adam_beta1": config.betas[0],
+                "adam_beta2": config.betas[1],
+            },
+            "scheduler": {
+                "lr_decay_style": "constant",
+                "lr_warmup_iters": config.warmup_steps,
+                "lr_warmup_init": config.learning_rate / (config.warmup_steps + 1),
+            },
+            "peft": peft,
+        },
+        "optimizer": None,
+    }
 
 
 def _schedule(warmup: int) -> list[Tree]:

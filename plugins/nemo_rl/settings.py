@@ -197,6 +197,8 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     keep_checkpoints: int = Field(3, ge=1)
     lora: LoraConfig | None = None
     """Absent: all weights are trained."""
+    backend: Literal["dtensor", "megatron"] = "dtensor"
+    """What NeMo RL trains with: FSDP2 by Automodel, or Megatron-Core, for the largest models."""
     precision: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     cluster: ClusterConfig = ClusterConfig()
     """Nodes, GPUs and how the model is spread over them."""
@@ -209,7 +211,8 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     env_vars: tuple[Annotated[str, Field(pattern=NAME)], ...] = ()
     """Names of environment variables that a Ray job gets from here, such as HF_TOKEN. Ray's head node knows their values."""
     overrides: dict[str, Any] = Field(default_factory=dict)
-    """Further keys of NeMo RL's config by dotted path, such as `policy.megatron_cfg.enabled: true`."""
+    """Further keys of NeMo RL's config by dotted path, such as
+    `policy.dtensor_cfg.activation_checkpointing: true`."""
     poll_seconds: float = Field(10.0, gt=0)
     timeout_seconds: float | None = Field(None, gt=0)
     """For the whole job; after it the job goes on and can be attached again."""
@@ -278,6 +281,8 @@ OWNED = {
     "grpo.adv_estimator": "see algorithm",
     "policy.train_global_batch_size": "see algorithm.batch_size",
     "policy.model_name": "see model",
+    "policy.dtensor_cfg.enabled": "see backend",
+    "policy.megatron_cfg.enabled": "see backend",
     "policy.max_total_sequence_length": "see max_length",
 }
 """Keys of NeMo RL's config that have a place of their own here."""

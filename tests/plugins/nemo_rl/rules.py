@@ -79,7 +79,12 @@ def check(config: Tree) -> None:
         raise RefusedError("metric_name must start with 'val:' or 'train:'")
     if config["data"]["validation"] is None and (dpo["val_period"] > 0 or dpo["val_at_start"] or dpo["val_at_end"]):
         raise RefusedError("validation is asked for, and there is no validation dataset")
-    parallel = policy["dtensor_cfg"]["tensor_parallel_size"] * policy["dtensor_cfg"]["context_parallel_size"]
+    dtensor, megatron = policy["dtensor_cfg"], policy["megatron_cfg"]
+    if dtensor["enabled"] == megatron["enabled"]:
+        raise RefusedError("one of dtensor_cfg and megatron_cfg must be enabled")
+    parallel = dtensor["tensor_parallel_size"] * dtensor["context_parallel_size"]
+    if megatron["enabled"]:
+        parallel = megatron["tensor_model_parallel_size"] * megatron["context_parallel_size"]
     copies = config["cluster"]["gpus_per_node"] * config["cluster"]["num_nodes"] // parallel
     if policy["train_global_batch_size"] % (copies * policy["train_micro_batch_size"]):
         raise RefusedError("train_global_batch_size must be a multiple of data parallel size times train_micro_batch_size")
@@ -92,9 +97,10 @@ def check(config: Tree) -> None:
         raise RefusedError("Seed must be between 0 and 2**32 - 1")
     if policy["tokenizer"]["name"] != policy["model_name"]:
         raise RefusedError("the tokenizer of another model")
+    optimizer = megatron["optimizer"] if megatron["enabled"] else policy["optimizer"]["kwargs"]
     for key in ("lr", "weight_decay"):
-        if not isinstance(policy["optimizer"]["kwargs"][key], float):
-            raise RefusedError(f"{key} must be a float: {policy['optimizer']['kwargs'][key]!r}")
+        if not isinstance(optimizer[key], float):
+            raise RefusedError(f"{key} must be a float: {optimizer[key]!r}")
 
 
 def rows(dataset: Tree) -> list[Tree]:

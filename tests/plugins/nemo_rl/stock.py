@@ -58,7 +58,7 @@ POLICY = {
         {"name": "torch.optim.lr_scheduler.LinearLR", "kwargs": {"start_factor": 0.1, "end_factor": 1.0, "total_iters": 20}},
         {"milestones": [20]},
     ],
-    "megatron_cfg": {"enabled": False, "tensor_model_parallel_size": 2},
+    "megatron_cfg": {"enabled": False, "tensor_model_parallel_size": 2, "optimizer": {"lr": 5e-6, "adam_eps": 1e-8}},
 }
 LOGGER = {
     "log_dir": "logs",

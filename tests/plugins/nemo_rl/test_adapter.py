@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nat_finetune_plugins.nemo_rl.checkpoints import conversion
 
 from nat_finetune.errors import BackendError, ConfigError, JobGoesOn, NoTrainableSignal
 from nat_finetune.remote.interfaces import RemoteAdapter
@@ -245,3 +246,18 @@ async def test_a_workspace_that_the_cluster_calls_otherwise(checkout, tmp_path):
     assert f"data_path: {seen}/" in written
     assert str(tmp_path / "shared") not in written
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("dtensor", "uv run examples/converters/convert_dcp_to_hf.py --config /s/step_2/config.yaml --dcp-ckpt-path"),
+        ("megatron", "uv run --extra mcore examples/converters/convert_megatron_to_hf.py --config /s/step_2/config.yaml"),
+        ("megatron lora", "--adapter-ckpt /s/step_2/policy/weights/iter_0000000 --hf-model-name org/model --hf-ckpt-path /out"),
+        ("dtensor lora", "cp -r /s/step_2/policy/weights/model/. /out/"),
+    ],
+)
+def test_each_kind_of_checkpoint_has_its_command(kind, said):
+    lines = conversion("/s/step_2", checkout="/rl", command=("uv", "run"), kind=kind, model="org/model", output="/out")
+    assert said in lines[0]
+    assert lines[1] == "cp -r /s/step_2/policy/tokenizer/. /out/"

@@ -79,6 +79,34 @@ def test_every_setting_arrives(tmp_path):
     assert tree["data"]["train"]["data_path"] == "/job/train.jsonl"
 
 
+def test_megatron_gets_the_same_settings(tmp_path):
+    tree = merged(
+        tmp_path,
+        backend="megatron",
+        learning_rate=3e-7,
+        betas=[0.8, 0.95],
+        warmup_steps=4,
+        lora={"rank": 4, "alpha": 8},
+        cluster={"gpus_per_node": 4, "tensor_parallel": 2, "context_parallel": 2},
+    )
+    policy = tree["policy"]
+    assert (policy["dtensor_cfg"]["enabled"], policy["megatron_cfg"]["enabled"]) == (False, True)
+    megatron = policy["megatron_cfg"]
+    assert (megatron["tensor_model_parallel_size"], megatron["context_parallel_size"]) == (2, 2)
+    assert megatron["optimizer"] == {
+        "lr": 3e-7,
+        "min_lr": 3e-7,
+        "weight_decay": 0.0,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-8,
+    }
+    assert megatron["scheduler"]["lr_warmup_iters"] == 4
+    assert megatron["peft"] == {"enabled": True, "dim": 4, "alpha": 8.0, "dropout": 0.0}
+    assert policy["make_sequence_length_divisible_by"] == 8
+    assert policy["optimizer"] is None
+
+
 def test_held_out_pairs_choose_the_checkpoint(tmp_path):
     tree = merged(
         tmp_path, validation=11, cluster={"gpus_per_node": 2}, save_every=4, algorithm={"name": "dpo", "batch_size": 8}
@@ -121,6 +149,7 @@ def test_steps_are_whole_batches_of_each_epoch():
         ({"overrides": {"policy": {}}}, "overrides.policy is not yours"),
         ({"overrides": {"policy.sequence_packing.enabled": True}}, "DPO refuses it"),
         ({"overrides": {"grpo.adv_estimator.name": "gdpo"}}, "see algorithm"),
+        ({"overrides": {"policy.megatron_cfg.enabled": True}}, "see backend"),
         ({"env_vars": ["HF_TOKEN"]}, "env_vars would be ignored"),
         ({"workspace_on_cluster": "/mnt"}, "workspace_on_cluster would be ignored"),
         ({"micro_batch_size": 3}, "must be a multiple of 3"),
