@@ -22,8 +22,8 @@ from nat_finetune.config.shape import spellings
 REDACTED = "**********"
 
 _SECRET_KEY = re.compile(r"(?:^|[_-])(?:api[_-]?key|token|secret|password|passwd|credentials?|authorization)$", re.IGNORECASE)
-_ONE_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-"""`${VAR}` and nothing else; `${VAR:-default}` may hold a secret itself."""
+_ONE_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
+"""`${VAR}` and nothing else, or `${VAR:-}`; another default may be a secret itself."""
 
 
 def is_secret(key: str) -> bool:
@@ -34,7 +34,7 @@ def is_secret(key: str) -> bool:
 def to_yaml(config: RunConfig, tree: Node | None = None) -> str:
     """The config as YAML.
 
-    A secret stays as it was written where that is `${VAR}` (known from `tree`), and is `**********` elsewhere.
+    A secret stays as it was written where that is `${VAR}` or `${VAR:-}` (known from `tree`), and is `**********` elsewhere.
     """
     return "\n".join(_block(config, tree, "")) + "\n"
 

@@ -320,6 +320,13 @@ def test_secrets_do_not_get_into_the_resolved_config(tmp_path):
     assert load(tmp_path, dumped, KEY="hunter2").config.llms["a"].api_key == loaded.config.llms["a"].api_key
 
 
+def test_a_secret_that_may_be_missing_is_read_again_from_the_environment(tmp_path):
+    loaded = load(tmp_path, "llms: {a: {_type: endpoint, model: x, api_key: '${KEY:-}'}}\n", KEY="hunter2")
+    dumped = loaded.to_yaml()
+    assert "hunter2" not in dumped
+    assert load(tmp_path, dumped, KEY="hunter2").config == loaded.config
+
+
 def test_an_empty_registry_says_that_nothing_is_installed(tmp_path):
     path = tmp_path / "c.yml"
     path.write_text("llms: {m: {}}")
