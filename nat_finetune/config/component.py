@@ -220,6 +220,8 @@ class TrainerConfig(ComponentConfig):
     """Whether it leaves the order of steps, and the rollouts, to the backend."""
     takes_records: ClassVar[bool] = False
     """Whether its order makes sense where a builder reads records: nothing is collected, all items are there at once."""
+    of_pairs: ClassVar[frozenset[str]] = frozenset()
+    """Keys of its own that are about preference pairs: refused when set where the items are others."""
     unused_with_records: ClassVar[frozenset[str]] = frozenset()
     """Keys of its own that mean nothing then: refused when set."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nat_finetune.config.component import LLMBaseConfig, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.config.backend_fit import CHECKS as backend_checks
+from nat_finetune.config.chosen import adapter_of, builder_of, trainer_of
+from nat_finetune.config.component import LLMBaseConfig
 from nat_finetune.config.held_out import HELD_OUT, clashes, evaluates_examples, metric_names, record_builder
 from nat_finetune.config.held_out import misfits as held_out_misfits
 from nat_finetune.config.schema import RunConfig
@@ -27,7 +29,7 @@ def check_fit(config: RunConfig) -> None:
 
 def resolved_algorithm(config: RunConfig) -> dict[str, Any]:
     """Every choice of the update that `finetuning` names, presets resolved."""
-    adapter = _adapter(config)
+    adapter = adapter_of(config)
     return {} if adapter is None else adapter.resolved_algorithm()
 
 
@@ -60,7 +62,7 @@ def _needed(config: RunConfig) -> Iterator[Problem]:
         yield Problem(f"finetuning.{' and finetuning.'.join(evaluated)} need a workflow to run", key="workflow")
     if config.eval.general.dataset is None and not on_records:
         yield Problem("finetuning needs examples to train on", key="eval.general.dataset")
-    builder = _builder(config)
+    builder = builder_of(config)
     if builder is not None and builder.makes == "group" and not config.finetuning.rewards:
         known = ", ".join(config.eval.evaluators)
         yield Problem(
@@ -81,7 +83,7 @@ _OF_EVALUATION = frozenset(
 
 def _records(config: RunConfig) -> Iterator[Problem]:
     """A builder that reads records: what would be ignored, and who can't train on them."""
-    builder, trainer, finetuning = _builder(config), _trainer(config), config.finetuning
+    builder, trainer, finetuning = builder_of(config), trainer_of(config), config.finetuning
     dataset = builder.record_dataset() if builder is not None else None
     if builder is None or dataset is None:
         return
@@ -116,7 +118,7 @@ def _target(config: RunConfig) -> Iterator[Problem]:
 
 
 def _builder_and_adapter(config: RunConfig) -> Iterator[Problem]:
-    builder, adapter = _builder(config), _adapter(config)
+    builder, adapter = builder_of(config), adapter_of(config)
     if builder is None or adapter is None or builder.makes in adapter.takes():
         return
     takes = " or ".join(_ITEMS[kind] for kind in sorted(adapter.takes()))
@@ -131,7 +133,7 @@ def _builder_and_adapter(config: RunConfig) -> Iterator[Problem]:
 
 def _calls(config: RunConfig) -> Iterator[Problem]:
     """A backend that reads messages needs a builder that keeps them."""
-    builder, adapter = _builder(config), _adapter(config)
+    builder, adapter = builder_of(config), adapter_of(config)
     if builder is None or adapter is None or not adapter.needs_calls or builder.keeps_calls:
         return
     fitting = [name for name, other in config.trajectory_builders.items() if other.keeps_calls]
@@ -144,7 +146,7 @@ def _calls(config: RunConfig) -> Iterator[Problem]:
 
 
 def _trainer_and_builder(config: RunConfig) -> Iterator[Problem]:
-    builder, trainer = _builder(config), _trainer(config)
+    builder, trainer = builder_of(config), trainer_of(config)
     if builder is None or trainer is None or builder.makes in trainer.fits:
         return
     fits = " or ".join(_ITEMS[kind] for kind in sorted(trainer.fits))
@@ -157,7 +159,7 @@ def _trainer_and_builder(config: RunConfig) -> Iterator[Problem]:
 
 
 def _unhonoured(config: RunConfig) -> Iterator[Problem]:
-    trainer = _trainer(config)
+    trainer = trainer_of(config)
     if trainer is None:
         return
     for key in sorted(trainer.unhonoured & config.finetuning.model_fields_set):
@@ -169,7 +171,7 @@ def _unhonoured(config: RunConfig) -> Iterator[Problem]:
 
 
 def _kept_weights(config: RunConfig) -> Iterator[Problem]:
-    builder, adapter, trainer = _builder(config), _adapter(config), _trainer(config)
+    builder, adapter, trainer = builder_of(config), adapter_of(config), trainer_of(config)
     if builder is None or adapter is None or trainer is None or (builder.makes == "pair" and adapter.keeps_weights):
         return
     unfit = _ITEMS[builder.makes] if builder.makes != "pair" else f"`_type: {adapter.component_name}`"
@@ -181,65 +183,9 @@ def _kept_weights(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-_GENERATIONS = "num_generations"
-"""All that a backend which runs the rollouts itself takes from a builder."""
-_OF_STEPS = ("interval", "interval_steps", "select", "patience")
-"""Keys of `finetuning.validation` that are about the time between steps."""
-
-
-def _handed_over(config: RunConfig) -> Iterator[Problem]:
-    """Who runs the rollouts: the run, or the backend, and what then would be ignored."""
-    builder, adapter, trainer, finetuning = _builder(config), _adapter(config), _trainer(config), config.finetuning
-    if adapter is None or trainer is None or builder is None:
-        return
-    backend = f"trainer_adapters.{finetuning.trainer_adapter} (`_type: {adapter.component_name}`)"
-    if trainer.hands_over != adapter.runs_rollouts():
-        runs = "runs the rollouts itself" if adapter.runs_rollouts() else "does not run rollouts"
-        hint = "use `_type: backend_trainer`" if adapter.runs_rollouts() else "use `_type: on_policy_trainer`"
-        message = f"`_type: {trainer.component_name}` does not fit: {backend}, as it is configured, {runs}"
-        yield Problem(message, key="finetuning.trainer", hint=hint)
-    if not trainer.hands_over:
-        return
-    for key in sorted(builder.model_fields_set - {_GENERATIONS}):
-        if getattr(builder, key) != type(builder).model_fields[key].default:
-            message = f"would be ignored: {backend} runs the rollouts itself and takes only {_GENERATIONS} from the builder"
-            yield Problem(message, key=f"trajectory_builders.{finetuning.trajectory_builder}.{key}", hint="leave it out")
-    validation = finetuning.validation
-    for key in _OF_STEPS if validation is not None else ():
-        if validation is not None and key in validation.model_fields_set:
-            message = f"would be ignored: {backend} trains in one job, so there is nothing to validate before its end"
-            yield Problem(message, key=f"finetuning.validation.{key}", hint="leave it out")
-
-
-def _one_update(config: RunConfig) -> Iterator[Problem]:
-    """A backend that starts every update at the base model can make one, or the last would be all that there is."""
-    adapter, trainer, finetuning = _adapter(config), _trainer(config), config.finetuning
-    if adapter is None or trainer is None or not adapter.starts_from_base or trainer.makes_one_update(finetuning.num_epochs):
-        return
-    yield Problem(
-        f"`_type: {adapter.component_name}` starts every update at the base model, and trainers.{finetuning.trainer} "
-        f"(`_type: {trainer.component_name}`) makes several: only the last would count",
-        key="finetuning.trainer",
-        hint="use a trainer that makes one: preference_trainer with num_rounds 1 and num_epochs 1, or the backend's own",
-    )
-
-
-def _weights(config: RunConfig) -> Iterator[Problem]:
-    """Scored pairs are weighed by their candidate set unless the trainer says otherwise; not every backend can."""
-    builder, adapter, trainer = _builder(config), _adapter(config), _trainer(config)
-    if builder is None or adapter is None or trainer is None or adapter.weighs_items or builder.makes != "pair":
-        return
-    if builder.record_dataset() is None and trainer.selection_rules().weighting != "pair":
-        yield Problem(
-            f"pairs of large candidate sets would count less, which `_type: {adapter.component_name}` can't honour",
-            key=f"trainers.{config.finetuning.trainer}.pair_weighting",
-            hint="set it to pair",
-        )
-
-
 def _groups_only(config: RunConfig) -> Iterator[Problem]:
     """What compares or replaces groups needs groups, and examples outside the step to replace them by."""
-    builder, finetuning = _builder(config), config.finetuning
+    builder, finetuning = builder_of(config), config.finetuning
     asked = {
         "curriculum_learning": finetuning.curriculum_learning.enabled,
         "dynamic_sampling": finetuning.dynamic_sampling is not None,
@@ -257,7 +203,7 @@ def _groups_only(config: RunConfig) -> Iterator[Problem]:
 
 
 def _local_model(config: RunConfig) -> Iterator[Problem]:
-    adapter, llm = _adapter(config), _llm(config)
+    adapter, llm = adapter_of(config), _llm(config)
     if adapter is None or llm is None or not adapter.needs_local_model or llm.trainable_locally:
         return
     local = [name for name, other in config.llms.items() if other.trainable_locally]
@@ -269,19 +215,8 @@ def _local_model(config: RunConfig) -> Iterator[Problem]:
     )
 
 
-def _detaching(config: RunConfig) -> Iterator[Problem]:
-    adapter, trainer = _adapter(config), _trainer(config)
-    if adapter is not None and trainer is not None and trainer.detaches() and not adapter.remote:
-        yield Problem(
-            f"trainers.{config.finetuning.trainer} does not wait for its job, and a job of "
-            f"`_type: {adapter.component_name}` ends with this process",
-            key=f"trainers.{config.finetuning.trainer}",
-            hint="wait for it, or use an adapter whose jobs run elsewhere",
-        )
-
-
 def _tokens(config: RunConfig) -> Iterator[Problem]:
-    builder, llm, name = _builder(config), _llm(config), _llm_name(config)
+    builder, llm, name = builder_of(config), _llm(config), _llm_name(config)
     if builder is None or llm is None or not builder.token_level:
         return
     trained = f"`_type: {builder.component_name}` trains on sampled tokens"
@@ -303,7 +238,7 @@ def _tokens(config: RunConfig) -> Iterator[Problem]:
 
 
 def _candidates(config: RunConfig) -> Iterator[Problem]:
-    builder = _builder(config)
+    builder = builder_of(config)
     wanted = builder.candidate_step() if builder is not None else None
     if wanted is None:
         return
@@ -346,12 +281,9 @@ _CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _trainer_and_builder,
     _unhonoured,
     _kept_weights,
-    _handed_over,
-    _one_update,
-    _weights,
+    *backend_checks,
     _groups_only,
     _local_model,
-    _detaching,
     _tokens,
     _candidates,
     _comparisons,
@@ -372,18 +304,6 @@ def _combinations(config: RunConfig) -> str:
     if fitting:
         return f"these of this config fit (builder + adapter + trainer): {'; '.join(fitting)}"
     return "no builder, adapter and trainer of this config fit together"
-
-
-def _builder(config: RunConfig) -> TrajectoryBuilderConfig | None:
-    return config.trajectory_builders.get(config.finetuning.trajectory_builder or "")
-
-
-def _adapter(config: RunConfig) -> TrainerAdapterConfig | None:
-    return config.trainer_adapters.get(config.finetuning.trainer_adapter or "")
-
-
-def _trainer(config: RunConfig) -> TrainerConfig | None:
-    return config.trainers.get(config.finetuning.trainer or "")
 
 
 def _llm_name(config: RunConfig) -> str:

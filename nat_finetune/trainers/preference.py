@@ -20,6 +20,7 @@ class PreferenceTrainerConfig(TrainerConfig, name="preference_trainer"):
     fits = frozenset({"pair", "demonstration"})
     unhonoured = frozenset({"examples_per_step"})
     takes_records = True
+    of_pairs = frozenset({"deduplicate_pairs", "on_contradiction", "pair_weighting", "max_pairs"})
     unused_with_records = frozenset({"num_runs", "num_rounds", "reference", "continue_on_collection_error"})
 
     num_runs: int = Field(1, ge=1)

@@ -20,6 +20,7 @@ class NeMoCustomizerTrainerConfig(TrainerConfig, name="nemo_customizer_trainer")
     fits = frozenset({"pair", "demonstration"})
     unhonoured = frozenset({"examples_per_step", "num_epochs"})
     takes_records = True
+    of_pairs = frozenset({"deduplicate_pairs", "max_pairs"})
     unused_with_records = frozenset({"num_runs", "continue_on_collection_error"})
 
     num_runs: int = Field(1, ge=1)
