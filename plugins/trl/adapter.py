@@ -17,7 +17,7 @@ from nat_finetune_plugins.trl.prepared import MODEL, TOLD, Start, linked, prepar
 from nat_finetune_plugins.trl.settings import TRLTrainerAdapterConfig
 
 from nat_finetune.data.seeds import derive_seed
-from nat_finetune.errors import AgreementError, BackendError
+from nat_finetune.errors import AgreementError, BackendError, OutputError
 from nat_finetune.local.settings import LoraSettings
 from nat_finetune.remote import process
 from nat_finetune.remote.polling import follow
@@ -89,13 +89,12 @@ class TRLTrainerAdapter:
             NoTrainableSignal: no item is left.
             ConfigError, DataError: an item can't be encoded, or the config does not fit the data.
         """
-        folder = self._place(f"{collection.step:05d}")
         start = Start(self._config, self._policy, self._target, self._seed, self._run_folder, self._reference(reference))
-        made = await asyncio.to_thread(prepare, start, collection, folder)
-        self._keep_reference(reference, folder)
+        made = await asyncio.to_thread(prepare, start, collection, self._run_folder / _FOLDER)
+        self._keep_reference(reference, made.folder)
         payload = {
             "program": made.program,
-            "prepared": f"{_FOLDER}/{folder.name}",
+            "prepared": f"{_FOLDER}/{made.folder.name}",
             "version": self._policy.version,
             "tokens": made.tokens,
             "optimiser_steps": made.optimiser_steps,
@@ -190,13 +189,17 @@ class TRLTrainerAdapter:
         from nat_finetune.local.export import export_adapter, export_merged
 
         unfinished = folder.with_name(f"{folder.name}.unfinished")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        (export_merged if self._config.lora is None else export_adapter)(self._policy, unfinished / _WEIGHTS)
         told = {"version": self._policy.version, "digest": self._policy.digest}
-        (unfinished / _COUNTERS).write_text(json.dumps(told) + "\n", encoding="utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        unfinished.rename(folder)
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            (export_merged if self._config.lora is None else export_adapter)(self._policy, unfinished / _WEIGHTS)
+            (unfinished / _COUNTERS).write_text(json.dumps(told) + "\n", encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            unfinished.rename(folder)
+        except OSError as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise OutputError(f"can't write the checkpoint {folder}: {error}; free space, then --resume") from error
 
     def load_state(self, folder: Path) -> None:
         """Continue from such a folder."""
@@ -223,6 +226,8 @@ class TRLTrainerAdapter:
         return self._place(f"{spec.step:05d}-{spec.key[:12]}")
 
     def _folder_of(self, ref: TrainingJobRef) -> Path:
+        if not {"host", "folder", "pid", "group", "born", "prepared", "version", "tokens"} <= ref.metadata.keys():
+            raise BackendError(f"job {ref.job_id} is none of trl_trainer_adapter's: its reference does not say where it runs")
         host = ref.metadata["host"]
         if host != socket.gethostname():
             raise BackendError(f"TRL's job {ref.job_id} runs on {host}, this is {socket.gethostname()}: ask there")

@@ -29,7 +29,7 @@ from pydantic_core import to_json
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, ConfigError, NoTrainableSignal, OutputError, Problem
 from nat_finetune.local.settings import LoopSettings, OptimiserSettings
-from nat_finetune.types import Collection, HandOver, Target
+from nat_finetune.types import Collection, Demonstration, HandOver, PreferencePair, Target
 
 if TYPE_CHECKING:
     from nat_finetune.local.policy import LocalPolicy
@@ -59,6 +59,7 @@ class Start:
 class Prepared:
     """A folder that is ready."""
 
+    folder: Path
     key: str
     program: str
     items: int
@@ -68,7 +69,7 @@ class Prepared:
 
 
 def prepare(start: Start, collection: Collection, folder: Path) -> Prepared:
-    """Write all that a job reads.
+    """Write all that a job reads, into a folder below `folder` with the step and the job's key in its name.
 
     Raises:
         NoTrainableSignal: no item is left.
@@ -80,10 +81,12 @@ def prepare(start: Start, collection: Collection, folder: Path) -> Prepared:
     told = _told_of_rollouts(start, work) if work is not None else _told_of_items(start, encoded, collection.step)
     told = {**_told_of_all(start), **told}
     key = _key(start, collection, told, encoded.rows)
-    _write(start, folder, told, encoded.rows)
+    place = folder / f"{collection.step:05d}-{key[:12]}-read"
+    if not (place / TOLD).is_file() or not (place / MODEL).is_dir():  # a job may be reading what is there
+        _write(start, place, told, encoded.rows)
     items = len(work.examples) if work is not None else len(encoded.rows)
     tokens = None if work is not None else encoded.tokens
-    return Prepared(key, program_of(start.config), items, tokens, tuple(encoded.dropped), len(told["rates"]))
+    return Prepared(place, key, program_of(start.config), items, tokens, tuple(encoded.dropped), len(told["rates"]))
 
 
 def program_of(config: TRLTrainerAdapterConfig) -> str:
@@ -93,6 +96,7 @@ def program_of(config: TRLTrainerAdapterConfig) -> str:
 
 def _encoded(start: Start, collection: Collection) -> Encoded:
     config, policy = start.config, start.policy
+    _require_kind(collection, config)
     encoded = encode(collection, policy.format, max_length=config.max_length or policy.max_context)
     if config.on_too_long == "fail":
         too_long(encoded.dropped)
@@ -101,6 +105,17 @@ def _encoded(start: Start, collection: Collection) -> Encoded:
             f"step {collection.step}: of {len(collection.items)} items nothing can be trained on: all were dropped as too long"
         )
     return encoded
+
+
+def _require_kind(collection: Collection, config: TRLTrainerAdapterConfig) -> None:
+    """A config whose parts don't fit is refused before it runs; a trainer of a plugin may still mix them up."""
+    kind = {"dpo": PreferencePair, "sft": Demonstration}.get(config.algorithm.name)
+    if kind is None:
+        message = "needs the whole training handed over, not items: use `_type: backend_trainer`"
+        raise ConfigError(Problem(f"algorithm {config.algorithm.name} {message}", key="finetuning.trainer"))
+    others = {type(item).__name__ for item in collection.items if not isinstance(item, kind)}
+    if others:
+        raise ConfigError(f"step {collection.step}: this algorithm trains on a {kind.__name__}, found {', '.join(others)}")
 
 
 def _told_of_all(start: Start) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ class RemoteCase:
     items: Items
     jobs: Callable[[], int] | None
     folder: Path
+    policies: Callable[[], AbstractContextManager[Any]] = nullcontext
 
     def work(self, about: str) -> Collection:
         """The items, in a run of their own: each promise has its own jobs."""
@@ -65,20 +66,28 @@ class RemoteCase:
 
     @asynccontextmanager
     async def _adapter(self) -> AsyncIterator[RemoteAdapter]:
-        builder = FakeBuilder(llms={"policy": ServedModel()}, folder=self.folder)
-        async with made(self.config, builder) as adapter:
-            if not isinstance(adapter, RemoteAdapter):
-                raise BackendError(f"{type(adapter).__name__} lacks what `remote.interfaces.RemoteAdapter` asks for")
-            yield adapter
+        with self.policies() as policy:
+            builder = FakeBuilder(llms={"policy": ServedModel()}, folder=self.folder, policy=policy)
+            async with made(self.config, builder) as adapter:
+                if not isinstance(adapter, RemoteAdapter):
+                    raise BackendError(f"{type(adapter).__name__} lacks what `remote.interfaces.RemoteAdapter` asks for")
+                yield adapter
 
 
-def check_remote_adapter(config: TrainerAdapterConfig, items: Items, *, jobs: Callable[[], int] | None = None) -> list[str]:
+def check_remote_adapter(
+    config: TrainerAdapterConfig,
+    items: Items,
+    *,
+    jobs: Callable[[], int] | None = None,
+    policies: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> list[str]:
     """Hold an adapter whose jobs outlive the process to its interface; call it where no event loop runs.
 
     Args:
         config: of the adapter, with the address of a stand-in of its backend that trains what it gets.
         items: a collection that it can train on; asked for often.
         jobs: how many jobs the stand-in has been given so far; without it starting twice is only seen by the ids.
+        policies: a fresh `local.policy.LocalPolicy` each time, for an adapter that gives the weights of one to its backend.
 
     Returns:
         The promises that were looked at.
@@ -87,7 +96,7 @@ def check_remote_adapter(config: TrainerAdapterConfig, items: Items, *, jobs: Ca
         ConformanceError: some are broken; names each.
     """
     with tempfile.TemporaryDirectory() as folder:
-        case = RemoteCase(config, items, jobs, Path(folder))
+        case = RemoteCase(config, items, jobs, Path(folder), policies)
         return examine(f"remote trainer adapter {config.component_name!r}", case, CHECKS)
 
 

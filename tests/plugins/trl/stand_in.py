@@ -16,8 +16,9 @@ def main(program, folder, prepared):
     told = json.loads((prepared / "job.json").read_text())
     (folder / "progress.json").write_text(json.dumps({"step": 1, "steps": 2, "last": {"loss": 0.5}}))
     print(f"{Path(program).name} begins", flush=True)
-    with (folder / "begun").open("a") as file:
-        file.write("once\n")
+    for place in (folder, folder.parent):
+        with (place / "begun").open("a") as file:
+            file.write("once\n")
     if told["arguments"].get("hang"):
         time.sleep(60)
     if told["arguments"].get("fail"):
@@ -31,7 +32,8 @@ def main(program, folder, prepared):
             (folder / "output" / path.name).write_bytes(path.read_bytes())
     moved = {name: value + value.dtype.type(0.01) for name, value in weights.items()}
     save_file(moved, folder / "output" / "model.safetensors", {"format": "pt"})
-    canary = json.loads((prepared / "expected.json").read_text())
+    expected = prepared / "expected.json"
+    canary = json.loads(expected.read_text()) if expected.exists() else [[0.0] * len(said) for _, said in told["canary"]]
     if told["arguments"].get("lie"):
         canary[0][0] -= 1.0
     history = [{"loss": 0.7, "rewards/margins": 0.0, "step": 1}, {"loss": 0.5, "rewards/margins": 0.2}, {"train_loss": 0.6}]

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from nat_finetune.errors import AgreementError, BackendError, ConfigError, DataError
 from nat_finetune.remote.interfaces import RemoteAdapter
+from nat_finetune.testing.conformance.remote import CHECKS, check_remote_adapter
 from nat_finetune.testing.items import collection, demonstration, pair
 from nat_finetune.testing.parts import TARGET
 from nat_finetune.types import JobState
@@ -192,3 +193,18 @@ async def test_what_trl_can_not_do_is_refused(tmp_path, python):
 def test_a_knob_that_would_be_ignored_is_refused(changes, said):
     with pytest.raises(ValidationError, match=said):
         TRLTrainerAdapterConfig(python="python", **{**DPO, **changes})
+
+
+def test_it_keeps_the_promises_of_a_remote_adapter(tmp_path, python):
+    config = TRLTrainerAdapterConfig(python=python, agreement_bound=1e6, grace_seconds=5, **DPO)
+    assert check_remote_adapter(config, lambda: collection(*PAIRS), policies=tiny_policy) == list(CHECKS)
+
+
+async def test_items_of_another_kind_are_refused(tmp_path, python):
+    with tiny_policy() as policy:
+        for changes, items in (({}, [demonstration("x")]), ({"algorithm": {"name": "sft"}}, PAIRS)):
+            with pytest.raises(ConfigError, match="this algorithm trains on a"):
+                await adapter_of(policy, tmp_path / "run", python, **changes).prepare(collection(*items), None)
+        groups = adapter_of(policy, tmp_path / "run", python, algorithm={"name": "grpo"})
+        with pytest.raises(ConfigError, match="backend_trainer"):
+            await groups.prepare(collection(*PAIRS), None)
