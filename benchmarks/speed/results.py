@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-BEGIN, END = "<!-- speed: begin -->", "<!-- speed: end -->"
 PARTS = ("step", "generation", "update")
 BARS = {
     ("smollm2 dpo lora", "step"): 3.2, ("smollm2 dpo full", "step"): 3.0, ("smollm2 grpo lora", "step"): 3.0,
@@ -203,15 +202,21 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def put(page: Path, name: str, text: str) -> None:
+    """Put a text between the page's markers of this name; the page is made if it is not there."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    whole = page.read_text(encoding="utf-8") if page.is_file() else f"# Results\n\n{begin}\n{end}\n"
+    before, found, rest = whole.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not found or not found_end:
+        raise SystemExit(f"{page} has no lines {begin} and {end}: put them where the table belongs")
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")
+
+
 def write(log: Path, page: Path, data: Path) -> None:
-    """Put the table between the page's markers (the page is made if it is not there) and the figures beside it."""
+    """Put the table between the page's markers and the figures beside it."""
     found = summary(log)
-    text = page.read_text(encoding="utf-8") if page.is_file() else f"# Results\n\n{BEGIN}\n{END}\n"
-    before, _, rest = text.partition(BEGIN)
-    _, found_end, after = rest.partition(END)
-    if not found_end:
-        raise SystemExit(f"{page} has no lines {BEGIN} and {END}: put them where the table belongs")
-    page.write_text(f"{before}{BEGIN}\n{table(found)}\n{END}{after}", encoding="utf-8")
+    put(page, "speed", table(found))
     data.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
