@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from nat_finetune.errors import BackendError
 from nat_finetune.local.linear import fast_product, linear
+from nat_finetune.local.onednn import onednn_linear
 
 _ROWS = 32
 """Rows that the blocked layout is chosen for; measured: it serves 1 to 512 as well as a layout of their own."""
@@ -129,9 +130,8 @@ class FastLinear:
 
     def __call__(self, x_N_I: Tensor) -> Tensor:
         """[N, sum of the outputs]."""
-        if self._packed:
-            out: Tensor = torch.ops.mkldnn._linear_pointwise(x_N_I, self._weight, self._bias, "none", [], "")
-            return out
+        if self._weight is not None:  # packed
+            return onednn_linear(x_N_I, self._weight, self._bias, packed=True)
         if len(self._parts) == 1:
             return self._parts[0](x_N_I)
         return torch.cat([part(x_N_I) for part in self._parts], -1)

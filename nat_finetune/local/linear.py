@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nat_finetune.algorithms.linear_logprobs import Product
+from nat_finetune.local.onednn import onednn_linear
 
 _log = logging.getLogger(__name__)
 
@@ -32,19 +33,14 @@ def fast_product() -> Product:
     if platform.machine().lower() not in ("x86_64", "amd64") or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return functional.linear
     try:
-        difference = _disagreement(_onednn)
+        difference = _disagreement(onednn_linear)
     except (RuntimeError, AttributeError) as error:  # an operator of torch's compiler: another build may lack it
         _log.warning("linear layers stay with torch's own product: oneDNN's can't be called (%s)", str(error).splitlines()[0])
         return functional.linear
     if not difference <= _TOLERANCE:
         _log.warning("linear layers stay with torch's own product: oneDNN's differs by %.2g", difference)
         return functional.linear
-    return _onednn
-
-
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return out
+    return onednn_linear
 
 
 def _disagreement(product: Product) -> float:

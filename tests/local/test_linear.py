@@ -97,7 +97,7 @@ def test_torchs_own_product_stays_where_the_fast_one_is_not_right(fault, monkeyp
             raise AttributeError("no such operator")
         return functional.linear(x, weight, bias) * 1.001
 
-    monkeypatch.setattr(module, "_onednn", faulty)
+    monkeypatch.setattr(module, "onednn_linear", faulty)
     monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
     with caplog.at_level(logging.WARNING):
         assert fast_product.__wrapped__() is functional.linear
