@@ -81,6 +81,14 @@ class ArtBackendConfig(Section):
     """vLLM's engine (`art.dev.EngineArgs`)."""
     server_config: ArtServerConfig | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secret_by_default(cls, data: Any) -> Any:
+        """ART's own key is none: a run's files would hide it from a resume."""
+        if isinstance(data, dict) and data.get("api_key") == "default":
+            return {key: value for key, value in data.items() if key != "api_key"}
+        return data
+
     @field_validator("init_args")
     @classmethod
     def _known_init(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -94,7 +102,10 @@ class ArtBackendConfig(Section):
     @field_validator("api_key")
     @classmethod
     def _fits_a_header(cls, value: SecretStr) -> SecretStr:
-        return SecretStr(checked_key(value.get_secret_value(), "the key"))
+        key = checked_key(value.get_secret_value(), "the key")
+        if not key.strip("*"):
+            raise ValueError("a run's files hold no secrets: write it as ${VAR}, so that a resume finds it in the environment")
+        return SecretStr(key)
 
 
 class ArtTrainingConfig(Section, extra="allow"):

@@ -48,6 +48,18 @@ def test_what_art_takes_is_passed_on_as_it_is():
     assert "sk-of-the-endpoint" not in repr(config) + config.model_dump_json()
 
 
+@pytest.mark.parametrize(("written", "found"), [("default", "default"), ("${ART_KEY}", "sk-of-the-endpoint")])
+def test_a_run_finds_its_key_again(tmp_path, monkeypatch, written, found):
+    monkeypatch.setenv("ART_KEY", "sk-of-the-endpoint")
+    override = f"trainer_adapters.art.backend.api_key={written}"
+    loaded = load_config(CONFIG, overrides=[override], registry=Registry.installed())
+    kept = tmp_path / "config.yml"
+    kept.write_text(loaded.to_yaml())
+    assert "sk-of" not in kept.read_text()
+    again = load_config(kept, registry=Registry.installed())
+    assert again.config.trainer_adapters["art"].backend.api_key.get_secret_value() == found
+
+
 REFUSED = [
     ({"training": {"warmup_steps": 5}}, "before each optimiser step"),
     ({"training": {"num_generations": 4}}, "trajectory_builders"),
@@ -60,6 +72,7 @@ REFUSED = [
     ({"engine_args": {"override_generation_config": {"top_p": 0.5}}}, "another distribution"),
     ({"server_config": {"server_args": {"api_key": "k"}}}, "it is backend.api_key"),
     ({"server_config": {"engine_args": {"dtype": "half"}}}, "it is backend.engine_args"),
+    ({"api_key": "**********"}, "write it as"),
     ({"name": "a b"}, "should match pattern"),
     ({"ip": "http://there"}, "should match pattern"),
     ({"port": 0}, "greater than or equal to 1"),
