@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from nat_finetune_plugins.nemo_customizer.config import NeMoCustomizerTrainerAdapterConfig
 
 from nat_finetune.registry import register_trainer_adapter
 from nat_finetune.testing.conformance import ConformanceError, check_remote_adapter, remote
 from nat_finetune.testing.items import collection, pair
+from nat_finetune.testing.nemo_server import nemo_app
 from nat_finetune.testing.serving import serving
 from nat_finetune.types import JobState
 from tests.fixtures.rehearsal.rehearsal_plugin import RehearsalAdapterConfig, rehearsal_adapter
@@ -101,6 +103,21 @@ def test_a_right_one_passes(server):
     running, jobs = server
     config = RehearsalAdapterConfig(host=running.url, token=TOKEN)
     assert check_remote_adapter(config, items, jobs=jobs) == list(remote.CHECKS)
+
+
+def test_the_shipped_adapter_of_a_service_conforms(tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(nemo_app(tmp_path)) as running:
+        config = NeMoCustomizerTrainerAdapterConfig(
+            entity_host=running.url,
+            datastore_host=running.url,
+            namespace="ns",
+            hf_token=TOKEN,
+            customization_config="meta/llama-3.1-8b-instruct@v1.0.0+A100",
+            hyperparameters={"finetuning_type": "lora"},
+            poll_interval_seconds=0.01,
+        )
+        check_remote_adapter(config, items, jobs=lambda: len(running.of("POST", "/v1/customization/jobs")))
 
 
 @pytest.mark.parametrize(
