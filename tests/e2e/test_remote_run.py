@@ -76,6 +76,7 @@ def test_detached_and_attached_again(site):
     assert site.report["exit_code"] == 0
 
 
+@pytest.mark.slow
 def test_a_failure_tells_the_backend_s_reason_and_a_resume_submits_anew(site):
     site.set("fails")
     done = site.start()
@@ -170,6 +171,7 @@ def test_a_plan_starts_no_job(site):
     assert site.jobs == []
 
 
+@pytest.mark.slow
 def test_killed_with_the_answer_on_its_way_the_job_is_found_again(site):
     killed = site.start(kill=Kill("after-answer", "POST /v1/jobs$"))
     assert killed.returncode == -9
