@@ -127,7 +127,7 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
     batch_size: int | None = Field(None, ge=1)
     """Trajectories or pairs of one optimiser step; null: the whole collection."""
     max_tokens_per_microbatch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Memory: tokens, padding included, that the model reads in one forward and backward pass; `auto`: 1024 on a CPU, 8192 on a
+    """Memory: tokens, padding included, that the model reads in one forward and backward pass; `auto`: 2048 on a CPU, 8192 on a
     GPU, or what probably fits, halved whenever memory runs out. Changes results by rounding only."""
     max_grad_norm: float = Field(1.0, gt=0)
     """A longer gradient is scaled down to this norm."""

@@ -145,11 +145,12 @@ class Rows:
             units: rows that must share a micro-batch, such as both sides of a pair. A unit that is larger than `max_tokens`
                 by itself gets a micro-batch of its own, with those that read nothing else.
             max_tokens: the budget.
-            tree_tokens: most tokens of a tree of inputs that begin alike; 0: no trees, for models whose attention can't.
+            tree_tokens: most tokens of a tree of inputs that begin alike, which may exceed the budget; 0: no trees, for models
+                whose attention can't.
             packed: all of a micro-batch in one sequence without padding; else one a sequence.
         """
         inputs = self._inputs({row for unit in units for row in unit})
-        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=min(tree_tokens, max_tokens), packed=packed)
+        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=tree_tokens, packed=packed)
 
     def _inputs(self, rows: Iterable[int]) -> dict[int, Ints]:
         starts, ends = self.starts, self._input_ends()

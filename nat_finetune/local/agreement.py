@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import AgreementError
+from nat_finetune.local.budget import Size
 from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1, torch.float64: 1e-6}
@@ -90,7 +91,7 @@ def trainer_scores(canary: Canary, scorer: TrainerScorer) -> list[list[float]]:
         [[0] * len(prompt) + [1] * len(completion) for prompt, completion in canary.rows],
     )
     rows.columns[TEMPERATURE] = np.full(len(rows.token_ids_N), canary.temperature, np.float32)
-    scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], max_tokens=2048))
+    scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], Size(2048, 2048)))
     flat = np.split(rows.columns[_COLUMN][rows.loss_mask_N], rows.trained_tokens.cumsum()[:-1])
     return [values.tolist() for values in flat]
 

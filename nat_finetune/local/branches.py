@@ -34,14 +34,12 @@ class Branches:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         """Attention, `[L, T, heads, head size]`; arguments as SDPA has them, keys and values possibly of fewer heads."""
-        groups = query.shape[1] // key.shape[1]
-        if groups > 1:
-            key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         whole = window is None or window >= self._reach
         if whole and len(query) == 1 and query.device.type == "cpu" and _has_flash():
             scale = query.shape[-1] ** -0.5 if scale is None else scale
             joint: Tensor = _Parts.apply(query, key, value, self._parts, scale)  # type: ignore[no-untyped-call]
             return joint
+        key, value = (_repeated(states, query) for states in (key, value))
         mask = self._mask(None if whole else window)
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
         return out.transpose(1, 2)
@@ -63,6 +61,8 @@ class _Parts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scale: float) -> Tensor:
         _, heads, length, _ = query.shape
+        key_kept, value_kept = key, value
+        key, value = _repeated(key, query), _repeated(value, query)
         out = query.new_empty((1, length, heads, value.shape[-1])).transpose(1, 2)
         normaliser = torch.full((1, heads, length), -torch.inf, dtype=torch.float32)
         for part in parts:
@@ -77,13 +77,14 @@ class _Parts(torch.autograd.Function):
             joint = torch.logaddexp(before, total)
             out[:, :, mine].mul_((before - joint).exp_()[..., None]).addcmul_(found, (total - joint).exp_()[..., None])
             normaliser[:, :, mine] = joint
-        ctx.save_for_backward(query, key, value, out, normaliser)
+        ctx.save_for_backward(query, key_kept, value_kept, out, normaliser)
         ctx.parts, ctx.scale = parts, scale
         return out.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, normaliser = ctx.saved_tensors
+        query, key_kept, value_kept, out, normaliser = ctx.saved_tensors
+        key, value = _repeated(key_kept, query), _repeated(value_kept, query)
         grad = grad.transpose(1, 2)
         sums = [torch.zeros_like(whole, memory_format=torch.contiguous_format) for whole in (query, key, value)]
         for part in ctx.parts:
@@ -101,7 +102,14 @@ class _Parts(torch.autograd.Function):
             )
             for total, where, share in zip(sums, (mine, theirs, theirs), found, strict=True):
                 total[:, :, where] += share
-        return *sums, None, None
+        shared = key_kept.shape[1]
+        return sums[0], *(whole.view(1, shared, -1, *whole.shape[2:]).sum(2) for whole in sums[1:]), None, None
+
+
+def _repeated(states: Tensor, query: Tensor) -> Tensor:
+    """Keys or values for every query head."""
+    groups = query.shape[1] // states.shape[1]
+    return states if groups == 1 else states.repeat_interleave(groups, dim=1)
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import numpy as np
 
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
+from nat_finetune.local.budget import Size
 from nat_finetune.local.optimise import Learner
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.scores import TEMPERATURE
@@ -51,7 +52,7 @@ def _kl(policy: LocalPolicy, learner: Learner, sides: Sequence[tuple[Ids, Ids]])
         return None
     rows = Rows.of([p + c for p, c in sides], [[0] * len(p) + [1] * len(c) for p, c in sides])
     rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
-    plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], max_tokens=_PASS_TOKENS)
+    plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], Size(_PASS_TOKENS, _PASS_TOKENS))
     with policy.exclusive():
         learner.scorer.score_into(rows, _NOW, plans)
         with learner.reference.active():

@@ -15,14 +15,16 @@ from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.attention import ATTENTION
 from nat_finetune.local.branches import Branches
+from nat_finetune.local.budget import Size
 from nat_finetune.local.linear import fast_product, fits
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
 
-TREE_TOKENS = 1024
-"""Attention in a tree costs the square of its length: beyond this, reading a beginning again is cheaper."""
+MASKED_TREE_TOKENS = 1024
+"""Attention by a mask costs the square of a tree's length: beyond this, reading a beginning again is cheaper."""
 
+_ANY = 1 << 30
 _LOGIT_VALUES = {"cpu": 1 << 21}
 """Most logits held at once: on a CPU what its caches hold (measured: 1.4 times as fast as 128 MiB)."""
 
@@ -45,10 +47,11 @@ class TrainerScorer:
         self._product = fast_product() if fits(self._head.weight) else functional.linear
         self._mask_prepared = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         # `slot_attention` is in place where the engine found that the model gives the same with it.
-        self.tree_tokens = TREE_TOKENS if base.config._attn_implementation == ATTENTION else 0
-        """Most tokens of a tree of inputs that begin alike; 0 where the model's attention can't read trees."""
-        self.packed = self.tree_tokens > 0 and self.device.type == "cpu"
+        branches = base.config._attn_implementation == ATTENTION
+        self.packed = branches and self.device.type == "cpu"
         """Whether rows are read in one sequence: on a CPU, where attention goes part by part."""
+        self.tree_tokens = (_ANY if self.packed else MASKED_TREE_TOKENS) if branches else 0
+        """Most tokens of a tree of inputs that begin alike; 0 where the model's attention can't read trees."""
 
     def scores(self, batch: MicroBatch) -> TokenScores:
         """Log-probabilities (nats, at each token's sampling temperature) and entropies, `[R, T]`; 0 where not trained."""
@@ -89,9 +92,10 @@ class TrainerScorer:
         ).last_hidden_state
         return hidden
 
-    def plans(self, rows: Rows, units: Sequence[Sequence[int]], *, max_tokens: int) -> list[Plan]:
+    def plans(self, rows: Rows, units: Sequence[Sequence[int]], size: Size) -> list[Plan]:
         """Sort units into micro-batches as this model reads them; see `Rows.plans`."""
-        return rows.plans(units, max_tokens=max_tokens, tree_tokens=self.tree_tokens, packed=self.packed)
+        tree_tokens = min(size.tree, self.tree_tokens)
+        return rows.plans(units, max_tokens=size.fill, tree_tokens=tree_tokens, packed=self.packed)
 
     @torch.no_grad()
     def score_into(self, rows: Rows, column: str, plans: Sequence[Plan]) -> None:

@@ -105,7 +105,7 @@ def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_toke
         texts.append(f"{prompt}[{''.join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 4)))}]")
     rows = rows_of(*texts)
     units = [(row, (row * 7) % 60) for row in range(60)]
-    plans = rows.plans(units, max_tokens=budget, tree_tokens=tree_tokens, packed=packed)
+    plans = rows.plans(units, max_tokens=budget, tree_tokens=min(tree_tokens, budget), packed=packed)
     assert sorted(unit for plan in plans for unit in plan.units) == list(range(60))
     for plan in plans:
         assert {row for unit in plan.units for row in units[unit]} == set(plan.rows)
@@ -148,6 +148,12 @@ def test_a_tree_is_no_larger_than_allowed_and_joins_only_what_has_much_in_common
     little = rows_of("1[2]", "12345678[9]", "1999999[9]")
     [plan] = little.plans(singles(little), max_tokens=100, tree_tokens=50)
     assert len(plan.trees) == 2
+
+
+def test_a_tree_that_exceeds_the_budget_is_read_once_with_all_that_needs_it():
+    rows = rows_of("12345[6]", "12345[78]", "1234 9[1]", "55[5]", "66[6]")
+    plans = rows.plans(singles(rows), max_tokens=4, tree_tokens=20, packed=True)
+    assert [sorted(plan.rows) for plan in plans] == [[3, 4], [0, 1, 2]]
 
 
 def test_pairs_of_one_candidate_set_stay_together():

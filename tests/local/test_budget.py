@@ -61,16 +61,17 @@ def test_what_the_config_demands_is_not_halved_and_the_smallest_is_the_end():
     model, _ = tiny_model("llama")
     undone = []
 
-    def fails(tokens):
-        tried.append(tokens)
+    def fails(size):
+        tried.append(size.tree)
+        assert size.fill == (min(size.tree, 1024) if setting == "auto" else 512)
         raise MemoryError
 
-    for setting, expected in ((512, [512]), ("auto", [1024, 512, 256, 128, 64])):
+    for setting, expected in ((512, [512]), ("auto", [2048, 1024, 512, 256, 128, 64])):
         tried: list[int] = []
         with pytest.raises(BackendError, match=rf"lower max_tokens_per_microbatch \(now {expected[-1]}\)"):
             TokenBudget().attempt(fails, lambda: undone.append(1), setting, model, checkpointing=False)
         assert tried == expected
-    assert len(undone) == 6
+    assert len(undone) == 7
 
 
 def test_other_errors_pass():
@@ -87,7 +88,7 @@ def test_the_first_budget_is_what_probably_fits(monkeypatch):
     model, _ = tiny_model("llama")
     config = model.config
     for_each = config.num_hidden_layers * 36 * config.hidden_size * 4
-    for free, expected in ((None, CPU_TOKENS), (1 << 40, CPU_TOKENS), (for_each * 1024, 512), (for_each * 500, 128), (0, 64)):
+    for free, expected in ((None, CPU_TOKENS), (1 << 40, CPU_TOKENS), (for_each * 2048, 1024), (for_each * 500, 128), (0, 64)):
         monkeypatch.setattr(module, "free_ram", lambda free=free: free)
         assert fitting_tokens(model, checkpointing=False) == expected
     monkeypatch.setattr(module, "free_ram", lambda: for_each * 800)
@@ -97,4 +98,4 @@ def test_the_first_budget_is_what_probably_fits(monkeypatch):
     deep.config.num_hidden_layers = 72
     monkeypatch.setattr(module, "free_ram", lambda: 72 * 36 * config.hidden_size * 4 * 100)
     assert fitting_tokens(deep, checkpointing=False) == 64
-    assert fitting_tokens(deep, checkpointing=True) == CPU_TOKENS
+    assert fitting_tokens(deep, checkpointing=True) == 1024

@@ -15,7 +15,7 @@ from nat_finetune.types import Example
 
 TIGHT = 0.85
 """Share of the device's memory from which there is little left for what is not counted."""
-CPU_TOKENS, GPU_TOKENS = 1024, 8192
+CPU_TOKENS, GPU_TOKENS = 2048, 8192
 """Tokens of a micro-batch where the config names none and they fit (see local/budget.py)."""
 LOGIT_BYTES = 3 * (1 << 27)
 """Logits are held in pieces of 128 MiB: them, their gradient and one copy."""
