@@ -37,7 +37,7 @@ async def trained(adapter, items=None):
     return ref
 
 
-@pytest.mark.parametrize(("training_type", "large_from"), [("dpo", 10**9), ("sft", 200)], ids=["regular", "lfs"])
+@pytest.mark.parametrize(("training_type", "large_from"), [("dpo", 200), pytest.param("sft", 10**9, marks=pytest.mark.slow)])
 def test_it_conforms(tmp_path, training_type, large_from):
     with nemo(tmp_path, large_from=large_from) as (_, config):
         assert check_adapter(config(hyperparameters={"training_type": training_type}))

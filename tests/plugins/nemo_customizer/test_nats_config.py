@@ -93,6 +93,7 @@ async def test_a_config_that_the_server_lacks_ends_the_run_before_anything_is_sa
         assert not server.of("POST", "/")
 
 
+@pytest.mark.slow
 async def test_a_run_that_does_not_wait_says_how_to_go_on(tmp_path):
     with serving(nemo_app(tmp_path / "nemo")) as server:
         with pytest.raises(Detached, match="nat-finetune jobs attach"):
