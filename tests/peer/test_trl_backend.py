@@ -130,7 +130,7 @@ async def test_one_update_on_the_tokens_that_trl_sampled(name, tmp_path):
     assert await asyncio.to_thread(main, arguments) == 0
     seconds = time.monotonic() - began
     (run,) = tmp_path.glob("grpo_*")
-    (job,) = (run / "trl").glob("00000-*")
+    (job,) = (path.parent for path in (run / "trl").glob("*/result.json"))
     rows = [json.loads(line) for line in (job / "rollouts.jsonl").read_text().splitlines()]
     assert len(rows) == 128
     assert len({row["seed"] for row in rows}) == 128
