@@ -222,6 +222,31 @@ def test_no_more_than_max_concurrency_run_at_once():
     assert most == 3
 
 
+def test_rollouts_are_scored_and_kept_while_others_still_run():
+    """A slow rollout holds nothing up but itself: it only goes on once the other one has been scored and given to the run."""
+    kept = []
+    scored = asyncio.Event()
+
+    async def workflow(example):
+        if example.id == "a":
+            await asyncio.wait_for(scored.wait(), 10)
+
+    async def one(example, rollout):
+        return 1.0
+
+    def keep(rollout):
+        kept.append((rollout.example_id, rollout.rewards))
+        scored.set()
+
+    async def run_both():
+        service = RolloutService(TracedFunction("<workflow>", workflow), {"one": one}, settings())
+        return await service.run(requests_for(0, EXAMPLES, 1, seed=1), policy_version=0, on_done=keep)
+
+    rollouts = asyncio.run(run_both())
+    assert [rollout.failure for rollout in rollouts] == [None, None]
+    assert kept == [("b", {"one": 1.0}), ("a", {"one": 1.0})]
+
+
 def test_an_error_of_the_run_itself_ends_it():
     async def workflow(example):
         return 1

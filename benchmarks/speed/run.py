@@ -44,7 +44,7 @@ class Options:
     models: list[str]
     modes: list[str]
     pairs: int
-    steps: int | None
+    steps: dict[str, int]
     threads: int
     until: float
     log: Path
@@ -58,7 +58,7 @@ def cases(options: Options) -> Iterator[tuple[str, Job]]:
     for model, work, mode in CASES:
         if model in options.models and work in options.works and (mode in options.modes or work == "load"):
             folder = model_folder(model, options.cache)
-            steps = options.steps if options.steps is not None and work != "load" else STEPS[work]
+            steps = options.steps[work]
             file = work_for(folder, options.cache)
             units = options.pairs + 1
             yield f"{model} {work} {mode}", Job(work, str(folder), mode, steps, units, options.threads, str(file))
@@ -178,6 +178,16 @@ def main() -> None:
     say(f"written: {arguments.results} and {arguments.json}")
 
 
+def steps_of(text: str) -> dict[str, int]:
+    """`2` for every work, or `dpo=2,grpo=1`; the load has none."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    given = {work: int(count or name) for name, _, count in pairs for work in ([name] if count else list(STEPS))}
+    unknown = set(given) - set(STEPS)
+    if unknown or min(given.values()) < 1:
+        raise argparse.ArgumentTypeError(f"expected works of {', '.join(STEPS)} with at least one step each, found {text!r}")
+    return {**STEPS, **given, "load": 1}
+
+
 def parsed() -> tuple[Options, argparse.Namespace]:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -185,7 +195,7 @@ def parsed() -> tuple[Options, argparse.Namespace]:
     parser.add_argument("--models", default="smollm2,tiny")
     parser.add_argument("--modes", default="lora,full")
     parser.add_argument("--pairs", type=int, default=3, help="units of each side")
-    parser.add_argument("--steps", type=int, help="optimiser steps of a unit; default: 8 for dpo, 1 else")
+    parser.add_argument("--steps", type=steps_of, default=STEPS, help="optimiser steps of a unit: 2, or dpo=2,grpo=1 (8 and 1)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--log", type=Path, default=ROOT / ".cache" / "bench" / "pairs.jsonl")
