@@ -208,3 +208,23 @@ async def test_items_of_another_kind_are_refused(tmp_path, python):
         groups = adapter_of(policy, tmp_path / "run", python, algorithm={"name": "grpo"})
         with pytest.raises(ConfigError, match="backend_trainer"):
             await groups.prepare(collection(*PAIRS), None)
+
+
+def test_an_adapter_is_saved_and_taken_over_as_one(tmp_path, python):
+    with tiny_policy() as policy:
+        adapter = adapter_of(policy, tmp_path / "run", python, lora={"rank": 2})
+        trained = {name: value for name, value in policy.model.named_parameters() if "lora_B" in name}
+        with torch.no_grad():
+            for value in trained.values():
+                value += 0.5
+        adapter.save_state(tmp_path / "checkpoint")
+        want = {name: value.clone() for name, value in trained.items()}
+    assert (tmp_path / "checkpoint" / "weights" / "adapter_model.safetensors").is_file()
+    with tiny_policy() as other:
+        adapter_of(other, tmp_path / "run", python, lora={"rank": 2}).load_state(tmp_path / "checkpoint")
+        found = dict(other.model.named_parameters())
+        assert all(torch.equal(found[name], value) for name, value in want.items())
+    with tiny_policy() as other, pytest.raises(BackendError, match="the policy has none"):
+        adapter_of(other, tmp_path / "run", python).load_state(tmp_path / "checkpoint")
+    with tiny_policy() as other, pytest.raises(BackendError, match="another adapter"):
+        adapter_of(other, tmp_path / "run", python, lora={"rank": 4}).load_state(tmp_path / "checkpoint")
