@@ -21,7 +21,7 @@ from nat_finetune.local.prefix_cache import Entry, PrefixCache
 from nat_finetune.local.sampling import sample
 from nat_finetune.types import FinishReason
 
-AHEAD = 128
+AHEAD = 32
 """Tokens of a completion that slots have room for from the start; longer ones make them grow."""
 
 _STOP_MARGIN = 4

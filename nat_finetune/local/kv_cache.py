@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LENGTH_STEP = 32
+LENGTH_STEP = 16
 """Attention reads lengths rounded up to this, and slots grow by multiples of it."""
 
 Layers = list[tuple[Tensor, Tensor]]
@@ -46,7 +46,10 @@ def size_of(layers: Layers) -> int:
 
 
 class SlotCache:
-    """Keys and values per layer, [slots, key/value heads, positions, head size]; grows by half as much again."""
+    """Keys and values per layer, [slots, key/value heads, positions, head size].
+
+    Positions stay near what is used, growing by an eighth: a CPU's products want all of a slot, and copy what is a part of it.
+    """
 
     def __init__(self) -> None:
         self.slots = 0
@@ -57,17 +60,18 @@ class SlotCache:
 
     def reserve(self, slots: int, positions: int, *, used: int) -> None:
         """Have room for this many slots and positions; the first `used` slots keep their content."""
-        if slots <= self.slots and positions <= self.positions:
+        loose = used == 0 and self.positions > round_up(positions) + positions // 4
+        if slots <= self.slots and positions <= self.positions and not loose:
             return
         self.place += 1
         if used == 0:
-            self.slots, self.positions = max(slots, self.slots), max(round_up(positions), self.positions)
+            self.slots, self.positions = max(slots, self.slots), round_up(positions)
             self._layers.clear()
             return
         if slots > self.slots:
             self.slots = max(slots, self.slots + self.slots // 2)
         if positions > self.positions:
-            self.positions = round_up(max(positions, self.positions + self.positions // 2))
+            self.positions = round_up(max(positions, self.positions + self.positions // 8))
         for index, (keys, values) in self._layers.items():
             self._layers[index] = (self._grown(keys, used), self._grown(values, used))
 
@@ -181,7 +185,9 @@ class Extend:
         """
         self._cache = cache
         self._places_B_T = places_B_T
-        self._reach = min(round_up(reach), cache.positions)
+        part = min(round_up(reach), cache.positions)
+        whole = places_B_T.device.type == "cpu" and places_B_T.shape[1] == 1 and cache.positions <= 2 * part
+        self._reach = cache.positions if whole else part
         self._first = first
         self.trunks = trunks
         self._flat: dict[int, Tensor] = {}
