@@ -194,8 +194,10 @@ def table(source: str, results: list[dict[str, object]]) -> str:
     lines = [f"| {what} (`{source}`) | MiB read | CPU s | µs for each | peak MiB | made |", "|" + " --- |" * 6]
     for result in results:
         each = float(result["cpu_seconds"]) / float(result["candidates"]) * 1e6
+        rows = result["rows"]  # of a file each, where there are several
+        made = sum(rows.values()) if isinstance(rows, dict) else rows
         cells = [f"{result['candidates']:,}", f"{result['input_mib']:,}", result["cpu_seconds"], f"{each:,.0f}"]
-        lines.append(f"| {' | '.join(map(str, [*cells, result['peak_mib'], format(result['rows'], ',')]))} |")
+        lines.append(f"| {' | '.join(map(str, [*cells, result['peak_mib'], f'{made:,}']))} |")
     return "\n".join(lines)
 
 
