@@ -17,7 +17,7 @@ from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, ChatReply
 from nat_finetune.llms.completions import read_reply, request_body, served_model
 from nat_finetune.registry import register_llm_provider
-from nat_finetune.remote.secrets import checked_key
+from nat_finetune.remote.secrets import checked_key, require_kept
 from nat_finetune.types import Message, PolicyRef, SamplingParams
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ async def openai_llm(config: OpenAILLMConfig, builder: Builder) -> AsyncIterator
     """Open a client for the endpoint; close it at the end of the run."""
     base = config.base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL
     key = (config.api_key.get_secret_value() if config.api_key else "") or os.environ.get("OPENAI_API_KEY", "")
+    require_kept(key, f"llms.{builder.entry_name}.api_key")
     if not key and base == OPENAI_URL:
         raise ConfigError(f"llms.{builder.entry_name} has no api_key, and OPENAI_API_KEY is not set: {OPENAI_URL} needs one")
     endpoint = open_endpoint(

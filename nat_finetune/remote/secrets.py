@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from pydantic import SecretStr
 
+from nat_finetune.config.resolved import REDACTED
 from nat_finetune.errors import ConfigError
 
 HIDDEN = "[key]"
@@ -36,6 +37,17 @@ def checked_key(key: str, what: str) -> str:
     if not key.isascii() or not key.isprintable() or " " in key:
         raise ConfigError(f"{what} holds characters that can't stand in an HTTP header")
     return key
+
+
+def require_kept(secret: str, what: str) -> str:
+    """The secret as it is.
+
+    Raises:
+        ConfigError: it is the stars that a run folder has in the place of a secret that was written out in the config.
+    """
+    if secret == REDACTED:
+        raise ConfigError(f"{what} was not kept: a run folder holds no secrets; write it as ${{VAR}}, and a resume can read it")
+    return secret
 
 
 def revealed(secrets: Iterable[SecretStr | str | None]) -> tuple[str, ...]:

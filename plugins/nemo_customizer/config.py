@@ -11,8 +11,7 @@ from nat_finetune_plugins.nemo_customizer.settings import DeploymentSettings, Hy
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import ItemKind, TrainerAdapterConfig
-from nat_finetune.config.resolved import REDACTED
-from nat_finetune.remote.secrets import checked_key
+from nat_finetune.remote.secrets import checked_key, require_kept
 
 
 class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_customizer_trainer_adapter"):
@@ -88,8 +87,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
     @classmethod
     def _token(cls, value: SecretStr | None) -> SecretStr | None:
         token = checked_key("" if value is None else value.get_secret_value(), "the token")
-        _require_kept(token)
-        return SecretStr(token) if token else None
+        return SecretStr(require_kept(token, "the token")) if token else None
 
     @field_validator("headers")
     @classmethod
@@ -102,7 +100,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
             text = secret.get_secret_value()
             if not text.isascii() or not text.isprintable():
                 raise ValueError(f"{name} holds characters that can't stand in an HTTP header")
-            _require_kept(text)
+            require_kept(text, name)
         return value
 
     @model_validator(mode="after")
@@ -119,9 +117,3 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
         if self.hyperparameters.training_type == "sft" and self.use_full_message_history is False:
             raise ValueError("use_full_message_history: false would be ignored: training_type sft takes whole conversations")
         return self
-
-
-def _require_kept(secret: str) -> None:
-    """A run folder holds no secrets: one that was written out is stars in it, which no service takes."""
-    if secret == REDACTED:
-        raise ValueError("this secret was not kept: write it as ${VAR}, so that a resume can read it from the environment")

@@ -8,7 +8,7 @@ from nat_finetune_plugins.openpipe_art.arguments import ENGINE_ARGS, INIT_ARGS, 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import ItemKind, Section, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
-from nat_finetune.remote.secrets import checked_key
+from nat_finetune.remote.secrets import checked_key, require_kept
 
 
 class ArtTrajBuilderConfig(TrajectoryBuilderConfig, name="openpipe_art_traj_builder"):
@@ -102,10 +102,7 @@ class ArtBackendConfig(Section):
     @field_validator("api_key")
     @classmethod
     def _fits_a_header(cls, value: SecretStr) -> SecretStr:
-        key = checked_key(value.get_secret_value(), "the key")
-        if not key.strip("*"):
-            raise ValueError("a run's files hold no secrets: write it as ${VAR}, so that a resume finds it in the environment")
-        return SecretStr(key)
+        return SecretStr(require_kept(checked_key(value.get_secret_value(), "the key"), "the key"))
 
 
 class ArtTrainingConfig(Section, extra="allow"):

@@ -318,3 +318,8 @@ async def test_tokens_that_are_named_by_their_ids(named, ids):
     async with chatting(completion(logprobs={"content": content}), logprobs=True) as (model, _):
         reply = await model.chat(HELLO)
     assert (reply.prompt_ids, reply.completion_ids) == (None, ids)
+
+
+async def test_the_stars_of_a_run_folder_are_no_key():
+    with pytest.raises(ConfigError, match=r"llms\.judge\.api_key was not kept: .*write it as \$\{VAR\}"):
+        await anext(openai_llm(config(base_url="http://127.0.0.1:9/v1", api_key="**********"), Builder()))

@@ -90,7 +90,7 @@ def test_hyperparameters_that_would_be_ignored_or_make_no_sense(changes, said):
         ({"deployment_timeout_seconds": 5}, "deployment_timeout_seconds would be ignored"),
         ({"entity_host": "nemo.test"}, "expected http:// or https://"),
         ({"entity_host": "http://me:secret@nemo.test"}, "no user, query or fragment"),
-        ({"hf_token": "**********"}, "this secret was not kept"),
+        ({"hf_token": "**********"}, "was not kept: a run folder holds no secrets"),
         ({"hf_token": "two words"}, "can't stand in an HTTP header"),
         ({"headers": {"X-Gateway": "line\nbreak"}}, "can't stand in an HTTP header"),
         ({"headers": {"not a name": "x"}}, "no name of a header"),

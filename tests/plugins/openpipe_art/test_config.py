@@ -72,7 +72,7 @@ REFUSED = [
     ({"engine_args": {"override_generation_config": {"top_p": 0.5}}}, "another distribution"),
     ({"server_config": {"server_args": {"api_key": "k"}}}, "it is backend.api_key"),
     ({"server_config": {"engine_args": {"dtype": "half"}}}, "it is backend.engine_args"),
-    ({"api_key": "**********"}, "write it as"),
+    ({"api_key": "**********"}, "was not kept"),
     ({"name": "a b"}, "should match pattern"),
     ({"ip": "http://there"}, "should match pattern"),
     ({"port": 0}, "greater than or equal to 1"),
