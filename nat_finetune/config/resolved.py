@@ -78,9 +78,12 @@ def _is_block(value: Any) -> bool:
 
 def _value(key: str, value: Any, node: Node | None, *, defaults: bool) -> Any:
     """What YAML can write in a value's place; with `defaults`, of blocks inside it too."""
-    if isinstance(value, SecretStr) or (isinstance(value, str) and value and is_secret(key)):
-        written = node.written if node is not None and node.expanded else None
-        return written if written is not None and _ONE_VARIABLE.fullmatch(written) else REDACTED
+    if isinstance(value, SecretStr) or (isinstance(value, str | None) and is_secret(key)):
+        written = node.written if node is not None else None  # also where the variable is empty: the next process may have it
+        if written is not None and _ONE_VARIABLE.fullmatch(written):
+            return written
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        return REDACTED if text else text
     if isinstance(value, BaseModel | Mapping):
         named = {"_type": value.component_name} if isinstance(value, ComponentConfig) else {}
         entries = [entry for entry in _entries(value, node) if entry[3] or defaults]

@@ -327,6 +327,19 @@ def test_a_secret_that_may_be_missing_is_read_again_from_the_environment(tmp_pat
     assert load(tmp_path, dumped, KEY="hunter2").config == loaded.config
 
 
+@pytest.mark.parametrize("key", ["api_key", "hf_token"])
+def test_a_secret_that_is_missing_now_may_be_in_the_next_process(tmp_path, key):
+    dumped = load(tmp_path, f"llms: {{a: {{_type: endpoint, model: x, {key}: '${{KEY:-}}'}}}}\n").to_yaml()
+    assert f"{key}: ${{KEY:-}}" in dumped
+    again = load(tmp_path, dumped, KEY="hunter2").config.llms["a"]
+    assert "hunter2" in (again.api_key.get_secret_value() if key == "api_key" else again.hf_token)
+
+
+def test_an_empty_secret_stays_empty(tmp_path):
+    dumped = load(tmp_path, "llms: {a: {_type: endpoint, model: x, api_key: ''}}\n").to_yaml()
+    assert load(tmp_path, dumped).config.llms["a"].api_key.get_secret_value() == ""
+
+
 def test_an_empty_registry_says_that_nothing_is_installed(tmp_path):
     path = tmp_path / "c.yml"
     path.write_text("llms: {m: {}}")
