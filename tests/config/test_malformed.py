@@ -157,7 +157,7 @@ CASES = [
     (
         "type missing",
         "trainers:\n  t: {num_runs: 1}\n",
-        [("2:3", "trainers.t", "`_type` is missing", "known: on_policy_trainer, pref")],
+        [("2:3", "trainers.t", "`_type` is missing", "on_policy_trainer, preference_trainer")],
     ),
     ("type is a number", "trainers: {t: {_type: 3}}\n", [("1:23", "trainers.t._type", "`_type` must be a text", "")]),
     (
