@@ -178,7 +178,7 @@ class _Tiles:
 
     def _logits(self, hidden_N_D: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor | None, int]]:
         """For each tile its weights, its bent logits in float32, the slope of the bend, and where it starts."""
-        width = max(64, self._values // max(1, len(hidden_N_D)))
+        width = max(64, self._values // max(1, len(hidden_N_D)) // 64 * 64)  # else a product may copy its tile, to fill it up
         for start in range(0, len(self._weight_V_D), width):
             weight_W_D = self._weight_V_D[start : start + width]
             bias_W = None if self._bias_V is None else self._bias_V[start : start + width]

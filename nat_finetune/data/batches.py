@@ -116,7 +116,7 @@ class Rows:
         rows = np.array(plan.rows, np.int64)
         grid_R_T, real_R_T = self._grid(rows)
         inputs = self._inputs({leaf for tree in plan.trees for leaf in tree.leaves})
-        read = lay_out(plan.trees, inputs, packed=plan.packed)
+        read = lay_out(plan.trees, inputs, packed=plan.packed, multiple=plan.multiple)
 
         def on_device(flat_N: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.where(real_R_T, flat_N[grid_R_T], flat_N.dtype.type(0))).to(device)
@@ -137,7 +137,13 @@ class Rows:
         )
 
     def plans(
-        self, units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int = 0, packed: bool = False
+        self,
+        units: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        tree_tokens: int = 0,
+        packed: bool = False,
+        multiple: int = 1,
     ) -> list[Plan]:
         """Sort units into micro-batches of at most `max_tokens` tokens that the model reads, padding included.
 
@@ -147,10 +153,11 @@ class Rows:
             max_tokens: the budget.
             tree_tokens: most tokens of a tree of inputs that begin alike, which may exceed the budget; 0: no trees, for models
                 whose attention can't.
-            packed: all of a micro-batch in one sequence without padding; else one a sequence.
+            packed: all of a micro-batch in one sequence; else one a sequence.
+            multiple: of a packed sequence's length, to which it is filled up at its end.
         """
         inputs = self._inputs({row for unit in units for row in unit})
-        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=tree_tokens, packed=packed)
+        return plan_units(inputs, units, max_tokens=max_tokens, tree_tokens=tree_tokens, packed=packed, multiple=multiple)
 
     def _inputs(self, rows: Iterable[int]) -> dict[int, Ints]:
         starts, ends = self.starts, self._input_ends()

@@ -1,6 +1,7 @@
 """Where the trees of a micro-batch stand in what a model reads, and which tokens see which.
 
-Trees stand either one a sequence, padded on the right, or all behind one another in one sequence, without padding. What its
+Trees stand either one a sequence, padded on the right, or all behind one another in one sequence, which is filled up only to a
+multiple that suits the matrix products. What its
 tokens see is given in `Part`s: rectangles of queries and keys, which attention can work off one by one, so that nothing is
 computed only to be masked.
 """
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nat_finetune.data.sharing import Ints, Tree
+from nat_finetune.data.sharing import Ints, Tree, packed_size
 
 _COMMON = 2
 """Branches read a shared beginning together where all of them share at least one part in this many of the longest's."""
@@ -48,10 +49,13 @@ class Layout:
     """For each leaf where each of its tokens stands, in the flattened ids."""
 
 
-def lay_out(trees: Sequence[Tree], inputs: Mapping[int, Ints], *, packed: bool) -> Layout:
-    """Lay trees out: what is shared stands where the first leaf that has it put it. `packed`: all in one sequence."""
+def lay_out(trees: Sequence[Tree], inputs: Mapping[int, Ints], *, packed: bool, multiple: int = 1) -> Layout:
+    """Lay trees out: what is shared stands where the first leaf that has it put it.
+
+    `packed`: all in one sequence, filled up to a multiple of so many tokens.
+    """
     lengths = [tree.length for tree in trees]
-    size = sum(lengths) if packed else max(lengths)
+    size = packed_size(lengths, multiple) if packed else max(lengths)
     starts = np.cumsum([0, *lengths[:-1]]) if packed else np.arange(len(trees)) * size
     shape = (1 if packed else len(trees), size)
     ids, positions = np.zeros(shape[0] * size, np.int64), np.tile(np.arange(size), shape[0])
@@ -70,6 +74,10 @@ def lay_out(trees: Sequence[Tree], inputs: Mapping[int, Ints], *, packed: bool) 
             paths[leaf] = path
             begin = end
         parts += _parts(branches)
+    filled_from = sum(lengths)
+    if packed and filled_from < size:  # a sequence of its own: what no part covers would be undefined, also in gradients
+        positions[filled_from:] = np.arange(size - filled_from)
+        parts.append(Part(filled_from, size, filled_from, size, causal=True))
     plain = not packed and all(len(tree.leaves) == 1 for tree in trees)
     return Layout(ids.reshape(shape), positions.reshape(shape), None if plain else tuple(parts), paths)
 

@@ -12,7 +12,7 @@ Eight answers to one prompt cost one prompt; prompts that begin with the same ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,11 +47,19 @@ class Plan:
     units: tuple[int, ...]
     """Places, in the given sequence of units, of those that are in this micro-batch."""
     packed: bool = False
-    """Whether all trees stand in one sequence, without padding."""
+    """Whether all trees stand in one sequence."""
+    multiple: int = 1
+    """Of how many tokens the length of that sequence is a multiple."""
 
 
 def plan_units(
-    inputs: Mapping[int, Ints], units: Sequence[Sequence[int]], *, max_tokens: int, tree_tokens: int, packed: bool
+    inputs: Mapping[int, Ints],
+    units: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    tree_tokens: int,
+    packed: bool,
+    multiple: int,
 ) -> list[Plan]:
     """Sort units into micro-batches; see `batches.Rows.plans`. `inputs` are the rows' tokens up to their last trained one."""
     leaf_of, order = _leaves(inputs)
@@ -59,13 +67,23 @@ def plan_units(
     tree_of = {leaf: index for index, tree in enumerate(trees) for leaf in tree.leaves}
     of_units = [sorted({tree_of[leaf_of[row]] for row in unit}) for unit in units]
     lengths = [tree.length for tree in trees]
+
+    def size(chosen: set[int]) -> int:
+        sizes = [lengths[tree] for tree in chosen]
+        return packed_size(sizes, multiple) if packed else len(sizes) * max(sizes)
+
     plans = []
-    for chosen in _budgeted(_in_clusters(of_units, lengths), of_units, lengths, max_tokens, packed=packed):
+    for chosen in _budgeted(_in_clusters(of_units, lengths), of_units, max_tokens, size):
         rows = tuple(dict.fromkeys(row for unit in chosen for row in units[unit]))
         used = dict.fromkeys(tree for unit in chosen for tree in of_units[unit])
         leaves = tuple(leaf_of[row] for row in rows)
-        plans.append(Plan(rows, leaves, tuple(trees[tree] for tree in used), tuple(chosen), packed))
+        plans.append(Plan(rows, leaves, tuple(trees[tree] for tree in used), tuple(chosen), packed, multiple))
     return plans
+
+
+def packed_size(lengths: Sequence[int], multiple: int) -> int:
+    """Tokens of the one sequence that holds trees of these lengths, filled up to a multiple."""
+    return -(-sum(lengths) // multiple) * multiple
 
 
 def _leaves(inputs: Mapping[int, Ints]) -> tuple[dict[int, int], list[int]]:
@@ -134,19 +152,14 @@ def _in_clusters(of_units: Sequence[Sequence[int]], lengths: Sequence[int]) -> l
 
 
 def _budgeted(
-    order: Sequence[int], of_units: Sequence[Sequence[int]], lengths: Sequence[int], max_tokens: int, *, packed: bool
+    order: Sequence[int], of_units: Sequence[Sequence[int]], max_tokens: int, size: Callable[[set[int]], int]
 ) -> Iterator[list[int]]:
-    """Cut the order where the trees of a micro-batch, padded to the longest unless they are packed, would exceed the budget."""
-
-    def cost(trees: set[int]) -> int:
-        sizes = [lengths[tree] for tree in trees]
-        return sum(sizes) if packed else len(sizes) * max(sizes)
-
+    """Cut the order where the trees of a micro-batch would exceed the budget."""
     chosen: list[int] = []
     used: set[int] = set()
     for unit in order:
         more = used | set(of_units[unit])
-        if chosen and more != used and cost(more) > max_tokens:  # what is read anyway may be used by more units
+        if chosen and more != used and size(more) > max_tokens:  # what is read anyway may be used by more units
             yield chosen
             chosen, more = [], set(of_units[unit])
         chosen.append(unit)

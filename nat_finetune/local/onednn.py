@@ -13,8 +13,8 @@ from torch.nn import functional
 
 _STEPS = ((16, 1), (64, 8))
 """Up to so many rows, to a multiple of so many."""
-_STEP = 32
-"""Above."""
+ROWS = 32
+"""Above; so many rows, or a multiple, are never copied to be filled up."""
 
 
 def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, packed: bool = False) -> Tensor:
@@ -39,5 +39,5 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, packed: boo
 
 def filled(count: int) -> int:
     """The number of rows that is computed where so many are wanted."""
-    step = next((step for limit, step in _STEPS if count <= limit), _STEP)
+    step = next((step for limit, step in _STEPS if count <= limit), ROWS)
     return -(-count // step) * step

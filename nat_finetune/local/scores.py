@@ -17,6 +17,7 @@ from nat_finetune.local.attention import ATTENTION
 from nat_finetune.local.branches import Branches
 from nat_finetune.local.budget import Size
 from nat_finetune.local.linear import fast_product, fits
+from nat_finetune.local.onednn import ROWS, onednn_linear
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
@@ -50,6 +51,7 @@ class TrainerScorer:
         branches = base.config._attn_implementation == ATTENTION
         self.packed = branches and self.device.type == "cpu"
         """Whether rows are read in one sequence: on a CPU, where attention goes part by part."""
+        self._multiple = ROWS if self._product is onednn_linear else 1  # filled up once, not in each product
         self.tree_tokens = (_ANY if self.packed else MASKED_TREE_TOKENS) if branches else 0
         """Most tokens of a tree of inputs that begin alike; 0 where the model's attention can't read trees."""
 
@@ -95,7 +97,7 @@ class TrainerScorer:
     def plans(self, rows: Rows, units: Sequence[Sequence[int]], size: Size) -> list[Plan]:
         """Sort units into micro-batches as this model reads them; see `Rows.plans`."""
         tree_tokens = min(size.tree, self.tree_tokens)
-        return rows.plans(units, max_tokens=size.fill, tree_tokens=tree_tokens, packed=self.packed)
+        return rows.plans(units, max_tokens=size.fill, tree_tokens=tree_tokens, packed=self.packed, multiple=self._multiple)
 
     @torch.no_grad()
     def score_into(self, rows: Rows, column: str, plans: Sequence[Plan]) -> None:

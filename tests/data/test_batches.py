@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -38,7 +40,12 @@ def assert_reads_its_own_tokens(rows: Rows, plan) -> None:
     sees = torch.ones(size, size).tril().bool().expand(len(batch.input_ids_L_T), -1, -1)
     if batch.parts is not None:
         sees = torch.from_numpy(seen(batch.parts, batch.input_ids_L_T.shape))
-        assert sees.sum() - padding(batch, plan) == sum(
+        covered = torch.zeros(batch.input_ids_L_T.numel(), dtype=torch.int)
+        for part in batch.parts:
+            covered[part.begin : part.end] += part.causal
+        assert covered.max() == 1
+        assert covered.sum() == covered.numel() - (0 if plan.packed else padding(batch, plan))
+        assert sees.sum() - (0 if plan.packed else padding(batch, plan)) == sum(
             (p.end - p.begin) * (p.behind - p.first) - hidden(p) for p in batch.parts
         )
     for row, places in zip(plan.rows, batch.places_R_T.tolist(), strict=True):
@@ -96,8 +103,8 @@ def test_a_shorter_row_that_differs_later_has_an_input_of_its_own():
 
 @pytest.mark.parametrize("budget", [1, 7, 12, 40, 1000])
 @pytest.mark.parametrize("tree_tokens", [0, 9, 1000])
-@pytest.mark.parametrize("packed", [False, True])
-def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_tokens, packed):
+@pytest.mark.parametrize(("packed", "multiple"), [(False, 1), (True, 1), (True, 8)])
+def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_tokens, packed, multiple):
     generator = np.random.default_rng(0)
     texts = []
     for _ in range(60):
@@ -105,13 +112,13 @@ def test_every_unit_is_in_one_micro_batch_and_the_budget_holds(budget, tree_toke
         texts.append(f"{prompt}[{''.join(str(d) for d in generator.integers(0, 3, size=generator.integers(1, 4)))}]")
     rows = rows_of(*texts)
     units = [(row, (row * 7) % 60) for row in range(60)]
-    plans = rows.plans(units, max_tokens=budget, tree_tokens=min(tree_tokens, budget), packed=packed)
+    plans = rows.plans(units, max_tokens=budget, tree_tokens=min(tree_tokens, budget), packed=packed, multiple=multiple)
     assert sorted(unit for plan in plans for unit in plan.units) == list(range(60))
     for plan in plans:
         assert {row for unit in plan.units for row in units[unit]} == set(plan.rows)
         batch = rows.micro_batch(plan, CPU)
         assert batch.input_ids_L_T.numel() <= budget or len(plan.trees) <= 2  # what a unit of two rows needs
-        assert not packed or batch.input_ids_L_T.shape == (1, sum(tree.length for tree in plan.trees))
+        assert not packed or 0 <= padding(batch, plan) < multiple == math.gcd(multiple, batch.input_ids_L_T.shape[1])
         assert_reads_its_own_tokens(rows, plan)
 
 
@@ -122,6 +129,19 @@ def test_inputs_that_begin_alike_are_read_as_one_tree():
     batch = rows.micro_batch(plan, CPU)
     assert sorted(batch.input_ids_L_T.flatten().tolist()) == sorted([1, 2, 3, 4, 5, 7, 9, 7, 7, 7, 0, 0, 0, 0])
     assert seen(batch.parts, batch.input_ids_L_T.shape).any(-1).all()  # padding too: attention over nothing is 0 / 0
+    assert_reads_its_own_tokens(rows, plan)
+
+
+def test_a_packed_sequence_is_filled_up_by_what_sees_only_itself():
+    rows = rows_of("1234[56]", "1234[78]", "777[7]")
+    [plan] = rows.plans(singles(rows), max_tokens=100, tree_tokens=50, packed=True, multiple=6)
+    batch = rows.micro_batch(plan, CPU)
+    assert batch.input_ids_L_T.shape == (1, 12)
+    assert batch.input_ids_L_T[0, 9:].tolist() == [0, 0, 0]
+    assert batch.positions_L_T[0, 9:].tolist() == [0, 1, 2]
+    assert batch.parts[-1] == (9, 12, 9, 12, True)
+    assert batch.places_R_T[batch.loss_mask_R_T].max() < 9
+    assert batch.loss_mask_R_T.sum() == rows.loss_mask_N.sum()
     assert_reads_its_own_tokens(rows, plan)
 
 

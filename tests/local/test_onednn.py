@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from nat_finetune.local.linear import fast_product
-from nat_finetune.local.onednn import filled, onednn_linear
+from nat_finetune.local.onednn import ROWS, filled, onednn_linear
 
 pytestmark = pytest.mark.skipif(fast_product() is functional.linear, reason="no oneDNN product here")
 
@@ -37,6 +37,14 @@ def test_few_numbers_of_rows_are_asked_for():
     assert all(count <= filled(count) for count in range(1, 4097))
     assert len([count for count in asked if count <= 1024]) <= 56
     assert max(filled(count) / count for count in range(800, 4097)) < 1.04
+
+
+def test_rows_that_fit_are_not_copied(monkeypatch):
+    monkeypatch.setattr("nat_finetune.local.onednn.functional.pad", lambda *_: pytest.fail("copied"))
+    for count in (ROWS, 3 * ROWS, 33 * ROWS):
+        x, grad = randn(1, count, 48), randn(count, 48)
+        onednn_linear(x, randn(24, 48), None)
+        onednn_linear(grad.t(), x[0].t(), None)
 
 
 def resident_mib() -> float:
