@@ -47,6 +47,7 @@ def rollout_app(rollouts: ServedRollouts, *, token: str | None) -> Starlette:
     """The ASGI application; with a token, only requests that carry it are served."""
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import Response
     from starlette.routing import Route
 
@@ -61,6 +62,8 @@ def rollout_app(rollouts: ServedRollouts, *, token: str | None) -> Starlette:
                 return written(await handle(request))
             except _Refused as refused:
                 return written(refused.body, refused.status)
+            except ClientDisconnect:
+                return Response(status_code=499)  # it hung up amid its request; nobody reads this
             except NatFinetuneError as error:
                 return written(_Refused(500, type(error).__name__, str(error)).body, 500)
 

@@ -232,3 +232,17 @@ def test_the_command_says_where_it_serves_and_ends_cleanly_without_the_model(tmp
     assert server.stdout.read().strip() == "False"
     server.stdout.close()
     server.stdin.close()
+
+
+async def test_a_caller_that_hangs_up_amid_its_request_leaves_no_traceback(caplog):
+    async with service() as client:
+        where = client.base_url
+        _, writer = await asyncio.open_connection(where.host, where.port)
+        writer.write(b"POST /rollouts HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        await asyncio.sleep(0.2)
+        assert (await client.get("/health")).status_code == 200
+    assert "Traceback" not in caplog.text
+    assert "Exception" not in caplog.text

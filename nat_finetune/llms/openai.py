@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, AliasChoices, Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import LLMBaseConfig
 from nat_finetune.data.seeds import derive_seed
@@ -17,6 +17,7 @@ from nat_finetune.errors import ConfigError
 from nat_finetune.interfaces import Builder, ChatReply
 from nat_finetune.llms.completions import read_reply, request_body, served_model
 from nat_finetune.registry import register_llm_provider
+from nat_finetune.remote.addresses import require_address
 from nat_finetune.remote.secrets import checked_key, require_kept
 from nat_finetune.types import Message, PolicyRef, SamplingParams
 
@@ -47,7 +48,7 @@ class OpenAILLMConfig(LLMBaseConfig, name="openai"):
     """Name under which the endpoint serves the model; `model` is the same key."""
     api_key: SecretStr | None = None
     """null: the environment's OPENAI_API_KEY, if it is set."""
-    base_url: Annotated[str, Field(pattern=r"^https?://[^/\s]")] | None = None
+    base_url: Annotated[str, Field(pattern=r"^https?://[^/\s]"), AfterValidator(require_address)] | None = None
     """Up to and with `/v1`; null: the environment's OPENAI_BASE_URL, else OpenAI's own."""
     temperature: Annotated[float, Field(ge=0)] | None = None
     """null: the endpoint's default, by the protocol 1."""

@@ -183,7 +183,7 @@ class Service:
     def _parsed(self, line: str, label: str) -> Any:
         try:
             return json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ServiceError(f"{label}: the stream broke off in {snippet(line, self._secrets)!r}", transient=True) from None
 
     @asynccontextmanager
@@ -212,5 +212,5 @@ def _read(response: httpx.Response) -> Answer:
         return Answer(response.status_code, response.content, headers)
     try:
         return Answer(response.status_code, json.loads(response.content), headers)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"{error} in {snippet(response.text)}") from None

@@ -52,7 +52,8 @@ class JobRecords:
 
     def all(self) -> list[JobRecord]:
         """Those of all steps, in order."""
-        found = (self.read(int(path.stem)) for path in sorted((self._store.folder / "jobs").glob("[0-9]*.json")))
+        paths = sorted((self._store.folder / "jobs").glob("[0-9]*.json"))
+        found = (self.read(int(path.stem)) for path in paths if path.stem.isdecimal())  # not somebody's `00000 copy.json`
         return [record for record in found if record is not None]
 
 

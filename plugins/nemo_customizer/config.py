@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from nat_finetune_plugins.nemo_customizer.settings import DeploymentSettings, Hy
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import ItemKind, TrainerAdapterConfig
+from nat_finetune.remote.addresses import require_address, require_headers
 from nat_finetune.remote.secrets import checked_key, require_kept
 
 
@@ -79,9 +79,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
         url = urlsplit(value)
         if "@" in url.netloc or url.query or url.fragment:
             raise ValueError("the address of a host has no user, query or fragment; secrets go into api_key or headers")
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError(f"expected http:// or https:// and a host, found {value!r}")
-        return value.rstrip("/")
+        return require_address(value).rstrip("/")
 
     @field_validator("hf_token", "api_key")
     @classmethod
@@ -92,15 +90,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
     @field_validator("headers")
     @classmethod
     def _headers(cls, value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
-        for name, secret in value.items():
-            if not re.fullmatch(r"[A-Za-z0-9-]+", name):
-                raise ValueError(f"{name!r} is no name of a header")
-            if name.lower() == "authorization":
-                raise ValueError("api_key and hf_token are what Authorization is made of")
-            text = secret.get_secret_value()
-            if not text.isascii() or not text.isprintable():
-                raise ValueError(f"{name} holds characters that can't stand in an HTTP header")
-            require_kept(text, name)
+        require_headers(value, authorization="api_key and hf_token are")
         return value
 
     @model_validator(mode="after")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import FilePath, ItemKind, ModelSource, Section, TrainerAdapterConfig
+from nat_finetune.remote.addresses import require_address, require_headers
+from nat_finetune.remote.secrets import checked_key, require_kept
 
 NAME = r"^[A-Za-z_][A-Za-z0-9_]*$"
+Address = Annotated[str, Field(pattern=r"^https?://[^/\s@?#]+$"), AfterValidator(require_address)]
 
 
 class DpoConfig(Section):
@@ -49,7 +52,7 @@ class DpoConfig(Section):
 class RolloutsConfig(Section):
     """Where NeMo Gym asks for rollouts: `nat-finetune serve-rollouts` with this config."""
 
-    url: str = Field(pattern=r"^https?://[^/\s@?#]+$")
+    url: Address
     """As the cluster's nodes reach it, such as `http://10.0.0.5:8900`."""
     timeout_seconds: float = Field(1800.0, gt=0)
     """For one rollout."""
@@ -99,7 +102,7 @@ class RayJobsConfig(Section):
     """On a Ray cluster, through its Jobs API. That API runs whatever it is given: on loopback or behind a token only."""
 
     name: Literal["ray_jobs"]
-    url: str = Field("http://127.0.0.1:8265", pattern=r"^https?://[^/\s@?#]+$")
+    url: Address = "http://127.0.0.1:8265"
     """The head node's dashboard."""
     token: SecretStr | None = None
     """Sent as `Authorization: Bearer`. Null: that of RAY_AUTH_TOKEN, if it is set."""
@@ -119,6 +122,13 @@ class RayJobsConfig(Section):
         if "working_dir" in value and "://" not in str(value["working_dir"]):
             raise ValueError("working_dir must be a URI: files are not uploaded, the checkout lies on the cluster")
         return value
+
+    @model_validator(mode="after")
+    def _sent(self) -> RayJobsConfig:
+        if self.token is not None:
+            require_kept(checked_key(self.token.get_secret_value(), "the token"), "the token")
+        require_headers(self.headers, authorization=None if self.token is None else "token is")
+        return self
 
 
 Launch = Annotated[SubprocessConfig | RayJobsConfig, Field(discriminator="name")]

@@ -8,6 +8,7 @@ from nat_finetune_plugins.openpipe_art.arguments import ENGINE_ARGS, INIT_ARGS, 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import ItemKind, Section, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.remote.addresses import require_address
 from nat_finetune.remote.secrets import checked_key, require_kept
 
 
@@ -60,7 +61,7 @@ class ArtServerConfig(Section):
 class ArtBackendConfig(Section):
     """Where `art run` listens, and the model that it trains."""
 
-    ip: Annotated[str, Field(pattern=r"^[^\s/@]+$")]
+    ip: Annotated[str, Field(pattern=r"^[^\s/@?#]+$")]
     """Host name or address of the server."""
     port: Annotated[int, Field(ge=1, le=65535)]
     """Port of the server (`art run --port`), not of its inference endpoint."""
@@ -88,6 +89,16 @@ class ArtBackendConfig(Section):
         if isinstance(data, dict) and data.get("api_key") == "default":
             return {key: value for key, value in data.items() if key != "api_key"}
         return data
+
+    @field_validator("ip")
+    @classmethod
+    def _host_alone(cls, value: str) -> str:
+        host = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        try:
+            require_address(f"http://[{host}]" if ":" in host else f"http://{host}")
+        except ValueError:
+            raise ValueError(f"expected a host name or an address, without a port, found {value!r}") from None
+        return host
 
     @field_validator("init_args")
     @classmethod

@@ -185,10 +185,9 @@ def read_dialect(description: Any, where: str) -> Dialect:
     Raises:
         BackendError: it is no ART server, or of a generation that is not known.
     """
-    described = description if isinstance(description, Mapping) else {}
-    paths = described.get("paths", {})
-    schemas = described.get("components", {}).get("schemas", {})
-    configs = [set(schema.get("properties", {})) for name, schema in schemas.items() if name.endswith("TrainConfig")]
+    paths = _part(description, "paths")
+    schemas = _part(_part(description, "components"), "schemas")
+    configs = [set(_part(schema, "properties")) for name, schema in schemas.items() if name.endswith("TrainConfig")]
     taken = [keys for keys in configs if "learning_rate" in keys]
     further = set[str]().union(*(keys for keys in configs if "learning_rate" not in keys))
     kl = [key for key in ("kl_penalty_coef", "beta") if any(key in keys for keys in taken)]
@@ -200,6 +199,12 @@ def read_dialect(description: Any, where: str) -> Dialect:
             f"{sorted(paths)[:12]} and keys of a train request {sorted(set().union(*taken))}"
         )
     return Dialect(known[0], kl[0], kl[0] in further, delete[known[0]])
+
+
+def _part(described: Any, key: str) -> Mapping[str, Any]:
+    """An object inside an object, empty where it is no object: whoever answered may be anything."""
+    part = described.get(key) if isinstance(described, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
 
 
 def served_name(model: TrainableModel, dialect: Dialect, step: int) -> str:

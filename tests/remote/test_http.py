@@ -113,6 +113,14 @@ async def test_a_stream_that_breaks_off_is_an_error(service, sent, cut):
             await anext(lines)
 
 
+async def test_json_that_is_too_deep_to_read(service):
+    async with endpoint_server(Answer("[" * 200_000)) as server:
+        with pytest.raises(ServiceError, match="can't be read"):
+            await service(server.url).get("x", retry=False)
+        with pytest.raises(ServiceError, match="broke off"):
+            await anext(service(server.url).stream_lines("POST", "x", json={}))
+
+
 async def test_a_refused_stream(service):
     async with endpoint_server(Answer({"detail": TOKEN}, "500 Internal Server Error")) as server:
         with pytest.raises(ServiceError, match="500") as caught:

@@ -23,6 +23,8 @@ def test_records(tmp_path):
     records.write(JobRecord(SPEC.__class__("run", 11, "k2", "a", 1)))
     assert records.read(3) == record
     assert [found.spec.step for found in records.all()] == [3, 11]
+    (tmp_path / "my run/jobs/00003 copy.json").write_text("mine")
+    assert [found.spec.step for found in records.all()] == [3, 11]
     assert attach_command(tmp_path / "my run").endswith("my run'")
     (tmp_path / "my run/jobs/00003.json").write_text('{"spec": 1}')
     with pytest.raises(OutputError, match=r"00003\.json"):

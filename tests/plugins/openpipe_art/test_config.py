@@ -3,10 +3,11 @@
 import pytest
 from nat_finetune_plugins.openpipe_art.config import ArtTrainerAdapterConfig, ArtTrajBuilderConfig
 from nat_finetune_plugins.openpipe_art.connection import server_config, trainable_model
+from nat_finetune_plugins.openpipe_art.wire import read_dialect
 from pydantic import ValidationError
 
 from nat_finetune.config.load import load_config
-from nat_finetune.errors import ConfigError
+from nat_finetune.errors import BackendError, ConfigError
 from nat_finetune.registry import Registry
 from tests.source_tree import ROOT
 
@@ -98,3 +99,11 @@ def test_what_nothing_would_honour_is_refused_with_the_reason(given, says):
 def test_what_does_not_fit_is_refused_before_anything_is_asked(override, says):
     with pytest.raises(ConfigError, match=says):
         load_config(CONFIG, overrides=[override], registry=Registry.installed())
+
+
+@pytest.mark.parametrize(
+    "answered", [{"paths": 5}, {"components": None}, {"components": {"schemas": {"TrainConfig": 1}}}, [], None]
+)
+def test_a_description_that_is_none(answered):
+    with pytest.raises(BackendError, match="no ART server that nat-finetune knows"):
+        read_dialect(answered, "http://host:1")
