@@ -34,7 +34,7 @@ from nat_finetune.types import (
     UpdateResult,
 )
 
-FRESH_SAMPLES = 8
+FRESH_SAMPLES = 4
 """Completions of each prompt from which the KL to the reference is estimated after an update on preferences."""
 
 
