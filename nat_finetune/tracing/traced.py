@@ -87,7 +87,7 @@ class TracedChatModel:
         if not isinstance(self.inner, ScoringChatModel):
             raise BackendError(
                 f"llms.{self.name} can't score given completions; exact evaluation needs a local model: "
-                "leave `player` out of the evaluator, or evaluate with `_type: local`"
+                "set the evaluator's `exact: false`, or evaluate with `_type: local`"
             )
         return await self.inner.score(prompts, completions)
 
