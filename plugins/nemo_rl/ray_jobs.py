@@ -87,10 +87,14 @@ class RayJobs:
 
         Raises:
             ServiceError: there is no answer.
+            BackendError: the answer is not Ray's: a proxy's 404 says nothing of the job.
         """
         answer = await self._service.request("GET", f"api/jobs/{submission_id}", retry=True, tolerate={404})
         if answer.status == 404:
-            return None
+            told = answer.data.decode(errors="replace") if isinstance(answer.data, bytes) else str(answer.data)
+            if submission_id in told:
+                return None
+            raise BackendError(f"{self._service.name}: 404 from something that is not Ray: {self._service.redacted(told):.100}")
         if not isinstance(answer.data, dict):
             raise BackendError(f"{self._service.name}: job {submission_id}: expected a JSON object, found {answer.data!r:.100}")
         return answer.data

@@ -138,6 +138,18 @@ async def test_a_job_that_ray_forgot_has_failed(jobs):
     assert "jobs end with the cluster" in told.message
 
 
+async def test_a_404_that_is_not_rays_says_nothing_of_the_job():
+    async def proxy(scope, receive, send):
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-type", b"text/html")]})
+        await send({"type": "http.response.body", "body": b"<html>no such route</html>"})
+
+    with serving(proxy) as running:
+        jobs = RayJobs(Service("Ray", running.url))
+        with pytest.raises(BackendError, match="404 from something that is not Ray: <html>no such route"):
+            await jobs.status("mine")
+        await jobs.close()
+
+
 async def test_a_wrong_token(ray):
     jobs = RayJobs(Service("Ray", ray.url, headers={"Authorization": "Bearer wrong-token"}))
     with pytest.raises(ServiceError, match="401") as refused:
