@@ -13,7 +13,7 @@ from nat_finetune.data.keys import example_key
 from nat_finetune.data.signal import evaluator_failures, scored_attempts, unscored
 from nat_finetune.data.trajectories import is_target
 from nat_finetune.report.trend import slope
-from nat_finetune.types import Dropped, DropReason, Rollout, Target
+from nat_finetune.types import Cause, Dropped, DropReason, Rollout, Target
 
 SHOWN = 3
 """Rollouts beside their scores."""
@@ -45,7 +45,8 @@ def no_signal_message(steps: int, dropped: Sequence[Dropped], evidence: Evidence
     lines += [f"  {count} x {what}: {reason}" for (what, reason), count in counts.most_common(5)]
     if not evidence.rollouts:
         return "\n".join([*lines, "check the records: two different completions of one context, one of them preferred"])
-    lines += [*_rewards_seen(evidence), *_evaluators_failed(evidence.rollouts), *_shown(evidence), *suspects(evidence)]
+    failed = [*_policy_failed(evidence.rollouts), *_evaluators_failed(evidence.rollouts)]
+    lines += [*_rewards_seen(evidence), *failed, *_shown(evidence), *suspects(evidence)]
     filtered = sum(1 for drop in dropped if drop.reason is DropReason.LOW_SPREAD)
     if evidence.min_reward_diff is not None:
         lines.append(
@@ -118,6 +119,14 @@ def _rewards_seen(evidence: Evidence) -> Iterator[str]:
             levels = Counter(known).most_common(4)
             shown = ", ".join(f"{value:g} ({count} x)" for value, count in levels)
             yield f"{name} differs between examples, not inside their groups: {shown}"
+
+
+def _policy_failed(rollouts: Sequence[Rollout]) -> Iterator[str]:
+    """Rollouts that the policy made fail (its words can't be used, no room in the context), and how most of them did."""
+    failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.POLICY]
+    if failures:
+        (kind, message), count = Counter((f.error_type, f.message) for f in failures).most_common(1)[0]
+        yield f"{len(failures)} of {len(rollouts)} rollouts ended in a failure of the policy; {count} x {kind}: {short(message)}"
 
 
 def _evaluators_failed(rollouts: Sequence[Rollout]) -> Iterator[str]:

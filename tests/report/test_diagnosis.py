@@ -11,7 +11,7 @@ from nat_finetune.report.diagnosis import (
     short,
     unscored_message,
 )
-from nat_finetune.types import Dropped, DropReason
+from nat_finetune.types import Cause, Dropped, DropReason
 from tests.data.rollouts import TARGET, call, rollout
 from tests.data.test_signal import failure
 
@@ -47,6 +47,13 @@ def test_rewards_that_differ_between_examples_only_are_told_apart():
     said = no_signal_message(1, FLAT, evidence([scored(0.0, "a"), scored(0.0, "a", 1), scored(1.0, "b"), scored(1.0, "b", 1)]))
     assert "outcome differs between examples, not inside their groups: 0 (2 x), 1 (2 x)" in said
     assert said.index("[outcome 1] example 'b'") < said.index("[outcome 0] example 'a'")
+
+
+def test_failures_of_the_policy_are_counted_with_the_most_frequent():
+    failed = [replace(scored(0.0, name), failure=failure("model", Cause.POLICY)) for name in "abc"]
+    said = no_signal_message(1, FLAT, evidence([*failed, scored(0.0, "d")]))
+    assert "3 of 4 rollouts ended in a failure of the policy; 3 x ValueError: no" in said
+    assert "failure of the policy" not in no_signal_message(1, FLAT, evidence([scored(0.0, "d")]))
 
 
 def test_min_reward_diff_is_named_as_a_filter():
