@@ -126,7 +126,8 @@ def _policy_failed(rollouts: Sequence[Rollout]) -> Iterator[str]:
     failures = [r.failure for r in rollouts if r.failure is not None and r.failure.cause is Cause.POLICY]
     if failures:
         (kind, message), count = Counter((f.error_type, f.message) for f in failures).most_common(1)[0]
-        yield f"{len(failures)} of {len(rollouts)} rollouts ended in a failure of the policy; {count} x {kind}: {short(message)}"
+        often = f"{count} x {kind}: {short(message)}"
+        yield f"{len(failures)} of {len(rollouts)} rollouts ended in a failure of the policy; {often}"
 
 
 def _evaluators_failed(rollouts: Sequence[Rollout]) -> Iterator[str]:
