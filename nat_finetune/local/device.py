@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from typing import Any
 
 import torch
@@ -22,3 +24,17 @@ def free_ram() -> int | None:
             return next((int(words[1]) * 1024 for words in found if words[0] == "MemAvailable:"), None)
     except OSError:
         return None
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system.
+
+    glibc keeps what each thread has freed for that thread: what rollouts used and what updates use would add up, although
+    they are never at work together. Other C libraries can't be asked, and nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:  # musl
+        return

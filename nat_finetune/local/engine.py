@@ -169,11 +169,11 @@ class Engine:
     def use(self, forward: Forward, version: int) -> None:
         """Go on with these weights under this version; drops every cache. Waits for `exclusive()`."""
         with self.exclusive(), self._changed:
-            forward.refresh(changed=True)
             self._version = version
             if forward is self._forward:
                 self._batch.new_weights()
-            else:
+            forward.refresh(changed=True)
+            if forward is not self._forward:
                 self._forward, self._batch = forward, self._batch_of(forward)
 
     def close(self) -> None:
