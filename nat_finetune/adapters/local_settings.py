@@ -108,6 +108,8 @@ class AgreementConfig(Section):
     """Nats. Null: by the model's dtype, 0.001 for float32 and 0.5 for bfloat16."""
     rows: int = Field(8, ge=1)
     """Token sequences that engine and trainer both score after each update."""
+    max_tokens: int = Field(1024, ge=1)
+    """Of these sequences together: where they are long there are fewer of them, but always one."""
 
 
 class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapter"):
@@ -177,6 +179,7 @@ class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapte
             on_too_long=self.on_too_long,
             agreement_bound=self.agreement.bound,
             agreement_rows=self.agreement.rows,
+            agreement_tokens=self.agreement.max_tokens,
         )
 
     @model_validator(mode="after")

@@ -46,16 +46,24 @@ class Canary:
     temperature: float = 1.0
 
     @classmethod
-    def of(cls, rows: Rows, *, count: int) -> Canary:
-        """The first `count` rows of an update that differ; whatever follows a row's prompt counts as its completion."""
+    def of(cls, rows: Rows, *, count: int, max_tokens: int) -> Canary:
+        """The first `count` rows of an update that differ; whatever follows a row's prompt counts as its completion.
+
+        Fewer where they would have more than `max_tokens` together, but always one.
+        """
         found: dict[tuple[Ids, Ids], tuple[bool, ...]] = {}
+        tokens = 0
         for row in range(len(rows)):
             start, end = int(rows.starts[row]), int(rows.starts[row + 1])
             first = start + int(rows.loss_mask_N[start:end].argmax())
             ids = tuple(rows.token_ids_N[start:end].tolist())
-            found[ids[: first - start], ids[first - start :]] = tuple(rows.loss_mask_N[first:end].astype(bool).tolist())
-            if len(found) == count:
+            key = ids[: first - start], ids[first - start :]
+            if key in found:
+                continue
+            tokens += len(ids)
+            if len(found) == count or (found and tokens > max_tokens):
                 break
+            found[key] = tuple(rows.loss_mask_N[first:end].astype(bool).tolist())
         return cls(tuple(found), tuple(found.values()))
 
     @classmethod

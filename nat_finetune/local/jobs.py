@@ -221,7 +221,8 @@ class LocalTrainerAdapter:
             raise
 
     async def _update(self, job: Job) -> UpdateResult:
-        canary = Canary.of(job.encoded.objective.rows, count=self._settings.agreement_rows)
+        settings = self._settings
+        canary = Canary.of(job.encoded.objective.rows, count=settings.agreement_rows, max_tokens=settings.agreement_tokens)
         engine = self._policy.engine
         before = await engine.score(canary.rows, temperature=canary.temperature)
 

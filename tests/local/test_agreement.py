@@ -81,10 +81,13 @@ def test_kl_is_over_the_sampled_tokens_and_never_negative():
 
 def test_canaries_know_which_tokens_were_trained():
     rows = Rows.of([[5, 6, 7, 8], [5, 6, 7, 8], [5, 9]], [[0, 1, 0, 1], [0, 1, 0, 1], [0, 1]])
-    canary = Canary.of(rows, count=8)
+    canary = Canary.of(rows, count=8, max_tokens=9)
     assert canary.rows == (((5,), (6, 7, 8)), ((5,), (9,)))
     assert canary.trained == ((True, False, True), (True,))
-    assert Canary.of(rows, count=1).rows == canary.rows[:1]
+    assert Canary.of(rows, count=1, max_tokens=9).rows == canary.rows[:1]
+    assert Canary.of(rows, count=8, max_tokens=6).rows == canary.rows  # a row that is there already costs nothing
+    assert Canary.of(rows, count=8, max_tokens=5).rows == canary.rows[:1]
+    assert Canary.of(rows, count=8, max_tokens=1).rows == canary.rows[:1]
 
 
 def test_fixed_canaries_are_those_of_the_seed_and_fit_the_context():
