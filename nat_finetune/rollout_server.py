@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -174,12 +175,9 @@ async def serve_rollouts(
     if token is None and not is_loopback(host):
         hint = f"set {TOKEN_VARIABLE} to a token that callers must send, or serve on 127.0.0.1"
         raise ConfigError(f"{host} can be reached by others: {hint}")
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        message = f"serving rollouts needs starlette and uvicorn: pip install 'nat-finetune[serve]' ({error})"
-        raise ConfigError(message) from error
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"serving rollouts needs {' and '.join(missing)}: pip install 'nat-finetune[serve]'")
     async with listening(rollout_app(rollouts, token=token), host, port) as url:
         on_ready(url)
         await until()
