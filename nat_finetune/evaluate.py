@@ -20,6 +20,7 @@ from nat_finetune.errors import ConfigError, Problem, Stage, StageError, boundar
 from nat_finetune.held_pairs import PairEvaluation
 from nat_finetune.interfaces import Evaluator, PolicyEvaluator
 from nat_finetune.rollout_service import RolloutService, RolloutSettings, as_reward, requests_for
+from nat_finetune.steps.collected import require_some_success
 from nat_finetune.tracing.traced import TracedFunction
 from nat_finetune.types import EvalResult, Example, PolicyRef, Rollout
 
@@ -67,6 +68,9 @@ class PolicyEvaluation:
         """Score the policy as it is now.
 
         The rollouts of an example have the same seeds in every evaluation, so that a comparison of two policies is paired.
+
+        Raises:
+            RolloutFailureLimit: the workflow failed on every example, through no fault of the policy: nothing was measured.
         """
         began = time.monotonic()
         scores: dict[str, dict[str, float | None]] = {}
@@ -103,6 +107,7 @@ class PolicyEvaluation:
             0, self._examples, self._settings.generations, self._settings.seed, purpose=self._settings.split
         )
         rollouts = await service.run(requests, policy_version=policy.version if policy else None, on_done=on_done)
+        require_some_success(rollouts, f"{self._settings.split} set")
         known: dict[str, dict[str, list[float]]] = {name: {key: [] for key in self._keys} for name in self._sampled}
         for rollout in rollouts:
             for name, value in rollout.rewards.items():

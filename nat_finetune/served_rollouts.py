@@ -217,9 +217,12 @@ async def served_rollouts(
 
 
 def _with_caller(config: RunConfig, target: Target) -> RunConfig:
-    """The config with the caller's model in the target's place, and nothing to train: what trains is the caller's affair."""
+    """The config with the caller's model in the target's place, and nothing to train: what trains is the caller's affair.
+
+    So is who serves the policy: a trainer adapter that would do that is not made.
+    """
     llms = {**config.llms, target.llm: CallerLLMConfig()}
-    finetuning = config.finetuning.model_copy(update={"enabled": False})
+    finetuning = config.finetuning.model_copy(update={"enabled": False, "trainer_adapter": None})
     return config.model_copy(update={"llms": llms, "finetuning": finetuning})
 
 

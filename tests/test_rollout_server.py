@@ -44,9 +44,9 @@ async def endpoint(*answers):
 
 
 @asynccontextmanager
-async def service(*overrides, token=None, max_concurrency=None):
+async def service(*overrides, token=None, max_concurrency=None, path=CONFIG):
     registry = Registry.installed()
-    config = load_config(CONFIG, overrides=overrides, registry=registry).config
+    config = load_config(path, overrides=overrides, registry=registry).config
     async with (
         served_rollouts(config, registry, max_concurrency=max_concurrency) as rollouts,
         listening(rollout_app(rollouts, token=token), "127.0.0.1", 0) as url,
@@ -76,6 +76,15 @@ async def test_a_rollout_runs_with_the_callers_model_and_gives_its_tokens_and_re
     assert policy.asked[0].path == "/v1/chat/completions"
     assert (body["model"], body["return_token_ids"]) == ("policy", True)
     assert (body["max_tokens"], body["temperature"]) == (2, 1.0)  # the config's sampling settings, though nothing is loaded
+
+
+async def test_a_config_whose_backend_serves_the_target_needs_no_backend_here():
+    art = ROOT / "configs" / "grpo_tic_tac_toe_openpipe_art.yml"
+    async with endpoint(completion("3")) as policy, service(path=art) as client:
+        answer = (await client.post("/rollouts", json=asked(policy.url))).json()
+    assert answer["failure"] is None
+    assert answer["reward_components"] == {"outcome": 1.0, "legal_rate": 1.0}
+    assert len(answer["segments"]) == 1
 
 
 async def test_turns_that_extend_one_another_are_one_segment_with_a_mask():

@@ -152,8 +152,10 @@ def headline(
     if message is not None:
         return f"{outcome}: {message.splitlines()[0]}"
     gain = metric["gain"] if metric else None
-    if name is None or metric is None or gain is None or gain["mean"] is None or gain["low"] is None:
+    if name is None or metric is None or gain is None:
         return f"{outcome}: no test set compares the policy before and after"
+    if gain["mean"] is None or gain["low"] is None:
+        return f"{outcome}: {name} is known before and after on {gain['n']} held-out tasks, too few to tell a gain"
     return (
         f"{outcome}: {name} {metric['before']['mean']:.3f} → {metric['after']['mean']:.3f}, gain {gain['mean']:+.3f} "
         f"[{gain['low']:+.3f}, {gain['high']:+.3f}] on {gain['n']} held-out tasks"

@@ -91,6 +91,18 @@ def require_few_failures(rollouts: list[Rollout], limit: float) -> list[Rollout]
     return rollouts
 
 
+def require_some_success(rollouts: Sequence[Rollout], what: str) -> None:
+    """Of an evaluation, whose unknown scores are left out: that something is known.
+
+    Raises:
+        RolloutFailureLimit: every rollout failed through no fault of the policy.
+    """
+    finals = [rollout for rollout in rollouts if is_final(rollout)]
+    if finals and all(map(_failed, finals)):
+        ends = "once it is mended, a run goes on with --resume"
+        raise RolloutFailureLimit(f"all {len(finals)} rollouts of the {what} failed ({ends}):\n{_most_frequent(finals)}")
+
+
 def _failed(rollout: Rollout) -> bool:
     """Whether it failed through no fault of the policy."""
     return rollout.failure is not None and rollout.failure.cause is Cause.INFRASTRUCTURE
@@ -98,12 +110,15 @@ def _failed(rollout: Rollout) -> bool:
 
 def _failure_message(rollouts: Sequence[Rollout], limit: float) -> str | None:
     """What to say when more than `limit` (a share) of the rollouts failed through no fault of the policy; None if not."""
-    failures = [r.failure for r in rollouts if r.failure is not None and _failed(r)]
-    if len(failures) <= limit * len(rollouts):
+    failed = [rollout for rollout in rollouts if _failed(rollout)]
+    if len(failed) <= limit * len(rollouts):
         return None
+    allowed = f"more than finetuning.max_failure_rate = {limit:g} allows"
+    return f"{len(failed)} of {len(rollouts)} rollouts failed, {allowed}:\n{_most_frequent(failed)}"
+
+
+def _most_frequent(failed: Sequence[Rollout]) -> str:
+    """What failed most, a line each."""
+    failures = [rollout.failure for rollout in failed if rollout.failure is not None]
     kinds = Counter((f.stage, f.error_type, f.message) for f in failures).most_common(3)
-    lines = [f"  {count} x in {stage}: {error_type}: {message}" for (stage, error_type, message), count in kinds]
-    return (
-        f"{len(failures)} of {len(rollouts)} rollouts failed, more than finetuning.max_failure_rate = {limit:g} allows:\n"
-        + "\n".join(lines)
-    )
+    return "\n".join(f"  {count} x in {stage}: {error_type}: {message}" for (stage, error_type, message), count in kinds)

@@ -84,9 +84,9 @@ def report(folder):
     [
         ("workflow.mode=factory", 2, "breaking.breaking (breaking 1.2) could not be made: RuntimeError: no connection"),
         ("workflow={_type: no_generator}", 2, "breaking.no_generator (breaking 1.2) is no async generator"),
-        ("workflow.mode=raises", 5, "12 x in workflow: KeyError: 'board'"),
-        ("workflow.mode=exits", 5, "12 x in workflow: SystemExit: 3"),
-        ("workflow.mode=cancelled", 5, "12 x in workflow: CancelledError: cancelled from inside"),
+        ("workflow.mode=raises", 5, "6 x in workflow: KeyError: 'board'"),
+        ("workflow.mode=exits", 5, "6 x in workflow: SystemExit: 3"),
+        ("workflow.mode=cancelled", 5, "6 x in workflow: CancelledError: cancelled from inside"),
         ("eval.evaluators.score.mode=raises", 4, "failed 12 times, such as: ZeroDivisionError: evaluator score: no games"),
         ("eval.evaluators.score.mode=nan", 4, "expected a finite number"),
         ("eval.evaluators.score.mode=text", 4, "found '0.5'"),
@@ -112,12 +112,28 @@ def test_what_a_failed_step_cost_is_in_the_ledger(folder, capsys):
 
 
 def test_rollouts_that_failed_are_run_anew_once_what_failed_is_mended(folder, capsys):
-    assert run("workflow.mode=raises") == 5
+    assert run("workflow.mode=raises", "finetuning.test=null") == 5
+    assert "12 of 12 rollouts failed, more than finetuning.max_failure_rate = 0.1 allows" in capsys.readouterr().err
     made = only_run(folder)
     (made / "config.yml").write_text((made / "config.yml").read_text().replace("mode: raises", "mode: sound"))
     assert main(["run", "--resume", str(made)]) == 0
     assert report(folder)["steps"][0]["failed"]["infrastructure"] == 0
     assert main(["export-data", str(made), "--format", "trl", "--items", "rollouts", "--validation-share", "0"]) == 0
+
+
+def test_an_evaluation_of_which_every_rollout_fails_measures_nothing_and_ends_the_run(folder, capsys):
+    assert run("workflow.mode=raises") == 5
+    assert "all 6 rollouts of the test set failed" in capsys.readouterr().err
+    made = only_run(folder)
+    (made / "config.yml").write_text((made / "config.yml").read_text().replace("mode: raises", "mode: sound"))
+    assert main(["run", "--resume", str(made)]) == 0
+    assert report(folder)["metrics"]["score"]["gain"]["n"] == 6
+    assert main(["eval", str(made), "-o", "workflow.mode=raises"]) == 5
+
+
+def test_an_evaluation_of_which_some_rollouts_fail_leaves_these_out(folder):
+    assert run("workflow.mode=raises_now_and_then") == 0
+    assert report(folder)["metrics"]["score"]["after"]["n"] == 5
 
 
 @pytest.mark.parametrize(("key", "code"), [("workflow.mode", 5), ("eval.evaluators.score.mode", 4)])

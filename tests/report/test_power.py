@@ -38,3 +38,13 @@ def test_the_headline_says_so_and_only_where_nothing_shows():
         "(roughly; docs/run-folder.md)"
     )
     assert power_sentence(gain(0.1, 0.01, 0.19, 10), confidence=0.95) is None
+
+
+@pytest.mark.parametrize("unknown", [gain(None, None, None, 0), gain(0.1, None, None, 1)])
+def test_a_headline_without_a_gain_tells_a_missing_test_set_from_one_that_says_nothing(unknown):
+    metric = {"before": {"mean": 0.5}, "after": {"mean": 0.6}}
+    said = headline("outcome", metric | {"gain": unknown}, "not measured", None)
+    assert said == f"not measured: outcome is known before and after on {unknown['n']} held-out tasks, too few to tell a gain"
+    assert headline("outcome", metric | {"gain": None}, "not measured", None).endswith(
+        "no test set compares the policy before and after"
+    )
