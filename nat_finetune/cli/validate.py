@@ -16,6 +16,7 @@ from nat_finetune.cli.options import Locked, Override
 from nat_finetune.errors import ConfigError, DataError, Problem
 
 if TYPE_CHECKING:
+    from nat_finetune.config.schema import RunConfig
     from nat_finetune.registry import Registry
 
 Format = Literal["text", "json", "sarif", "github", "junit"]
@@ -93,7 +94,16 @@ def _check(path: Path, overrides: list[str], registry: Registry, environment: Ma
         return Checked(problems=list(error.problems))
     except DataError as error:  # a locked dataset is read
         return Checked(problems=[Problem(str(error), file=str(path))])
-    return Checked(notes=list(loaded.notes), algorithm=resolved_algorithm(loaded.config))
+    return Checked(notes=[*loaded.notes, *_missing_here(loaded.config)], algorithm=resolved_algorithm(loaded.config))
+
+
+def _missing_here(config: RunConfig) -> list[str]:
+    """What the backend needs and this machine lacks: no fault of the config, which may be run elsewhere."""
+    from nat_finetune.config.chosen import adapter_of
+
+    adapter = adapter_of(config)
+    lacks = None if adapter is None else adapter.lacks()
+    return [] if lacks is None else [f"trainer_adapters.{config.finetuning.trainer_adapter}.{lacks}"]
 
 
 def _json(found: Mapping[str, Checked]) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from nat_finetune.data.selection import SelectionRules
+from nat_finetune.errors import Problem
 
 ItemKind = Literal["group", "pair", "demonstration"]
 
@@ -203,6 +204,13 @@ class TrainerAdapterConfig(ComponentConfig):
     def compares_rewards_apart(self) -> bool:
         """Whether each reward gets an advantage of its own (GDPO) instead of their weighted sum getting one."""
         return False
+
+    def lacks(self) -> Problem | None:
+        """What the backend needs of this machine and is not there, as far as its files tell; the key is one of this entry's.
+
+        `doctor` makes an error of it and `validate` a note, for the run may be elsewhere.
+        """
+        return None
 
     def runs_rollouts(self) -> bool:
         """Whether the backend runs the rollouts itself, under this config, and is handed the whole training."""

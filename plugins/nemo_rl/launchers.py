@@ -74,9 +74,9 @@ class ProcessLauncher:
 
     async def health(self) -> str:
         """The checkout is there."""
-        script = Path(self._config.checkout) / "examples"
-        if not script.is_dir():
-            raise BackendError(f"{script}: no such folder; `checkout` must be NeMo RL's repository on this machine")
+        lacks = self._config.lacks()
+        if lacks is not None:
+            raise BackendError(f"trainer_adapters.{self._name}.{lacks}")
         return "this machine"
 
     async def find(self, start: Start) -> TrainingJobRef | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from nat_finetune.config.component import FilePath, ItemKind, ModelSource, Section, TrainerAdapterConfig
+from nat_finetune.errors import Problem
 from nat_finetune.remote.addresses import require_address, require_headers
 from nat_finetune.remote.secrets import checked_key, require_kept
 
@@ -232,6 +233,13 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     def takes(self) -> frozenset[ItemKind]:
         """Pairs for `name: dpo`, else groups."""
         return frozenset(["pair" if isinstance(self.algorithm, DpoConfig) else "group"])
+
+    def lacks(self) -> Problem | None:
+        """The checkout, where jobs run on this machine."""
+        examples = Path(self.checkout) / "examples"
+        if not isinstance(self.launch, SubprocessConfig) or examples.is_dir():
+            return None
+        return Problem(f"{examples}: no such folder", "checkout", hint="give NeMo RL's repository on this machine")
 
     def resolved_algorithm(self) -> dict[str, Any]:
         """Every choice of the update."""

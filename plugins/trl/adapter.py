@@ -70,6 +70,9 @@ class TRLTrainerAdapter:
         """TRL's environment is there, and is one that the programs were tested with."""
         if self._versions is not None:
             return
+        lacks = self._config.lacks()
+        if lacks is not None:
+            raise BackendError(f"trainer_adapters.{self._name}.{lacks}")
         names = tuple(name for name in TESTED if name != "peft" or self._config.lora is not None)
         found = await versions(self._config.python, names)
         wrong = misfits(found)

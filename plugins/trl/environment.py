@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from nat_finetune.errors import BackendError
 
@@ -36,13 +35,8 @@ async def versions(python: str, names: tuple[str, ...]) -> dict[str, str | None]
     """The versions of packages in that environment, None for what it lacks, and its own as `python`.
 
     Raises:
-        BackendError: there is no Python, or it can't say.
+        BackendError: it can't say.
     """
-    if not Path(python).is_file() or not os.access(python, os.X_OK):
-        raise BackendError(
-            f"python: {python} is no program; name the Python of an environment with trl 1.16 (`make trl` makes .cache/trl; or:"
-            " pip install 'trl==1.16.*' peft datasets; the shipped configs take its Python from NAT_FINETUNE_TRL_PYTHON)"
-        )
     process = await asyncio.create_subprocess_exec(
         python, "-c", _ASK, *names,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment_of(os.environ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from nat_finetune.config.component import FilePath, ItemKind, Section, TrainerAdapterConfig
+from nat_finetune.errors import Problem
 
 
 class DpoConfig(Section):
@@ -157,6 +160,16 @@ class TRLTrainerAdapterConfig(TrainerAdapterConfig, name="trl_trainer_adapter"):
     def runs_rollouts(self) -> bool:
         """With groups: TRL samples, and asks for the rollouts."""
         return isinstance(self.algorithm, GroupsConfig)
+
+    def lacks(self) -> Problem | None:
+        """Its Python."""
+        if Path(self.python).is_file() and os.access(self.python, os.X_OK):
+            return None
+        hint = (
+            "name the Python of an environment with trl 1.16: `make trl` makes .cache/trl; or pip install 'trl==1.16.*' peft "
+            "datasets; the shipped configs take its Python from NAT_FINETUNE_TRL_PYTHON"
+        )
+        return Problem(f"{self.python} is no program on this machine", "python", hint=hint)
 
     def resolved_algorithm(self) -> dict[str, Any]:
         """Every choice of the update."""

@@ -91,6 +91,15 @@ def test_validate_notes_a_missing_version(configs, capsys):
     assert "nat.yml: note: config_version is absent" in capsys.readouterr().out
 
 
+def test_validate_notes_a_backend_that_is_not_on_this_machine(configs, capsys):
+    shipped = Path(__file__).parents[2] / "configs" / "dpo_tic_tac_toe_nemo_rl.yml"
+    assert main(["validate", str(shipped), "-o", f"trainer_adapters.cluster.checkout={configs}"]) == 0
+    assert f"note: trainer_adapters.cluster.checkout: {configs}/examples: no such folder" in capsys.readouterr().out
+    (configs / "examples").mkdir()
+    assert main(["validate", str(shipped), "-o", f"trainer_adapters.cluster.checkout={configs}"]) == 0
+    assert "note" not in capsys.readouterr().out
+
+
 # ------------------------------------------------------------------------------------------------------------------ list
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nat_finetune.checks.doctor.backend import Backend, backend_of
 from nat_finetune.checks.doctor.chosen import References, builder_of, references, target_llm_of
 from nat_finetune.checks.doctor.data import data_findings
 from nat_finetune.checks.doctor.endpoints import endpoint_findings
@@ -88,11 +89,16 @@ async def examine(
     patient.findings += settings_findings(patient.config, counted)
     patient.looked_at.append("settings")
     _look_at_memory(patient)
+    backend = backend_of(patient.config)
+    if backend is not None:
+        patient.findings += backend.missing()
     if deep:
         await _look_at_endpoints(patient)
+        await _look_at_backend(patient, backend)
         await _look_at_rollouts(patient, examples)
     else:
-        patient.left_out.append("endpoints, chat template, reward and rollouts: --quick")
+        asked = "endpoints" if backend is None else f"what endpoints and the {backend.area} answer"
+        patient.left_out.append(f"{asked}, chat template, reward and rollouts: --quick")
     placed = [_placed(finding, loaded) for finding in dict.fromkeys(patient.findings)]
     ordered = sorted(placed, key=lambda finding: _ORDER[finding.severity])
     return Examination(tuple(ordered), tuple(patient.looked_at), tuple(patient.left_out))
@@ -183,9 +189,23 @@ async def _look_at_endpoints(patient: _Patient) -> None:
     patient.findings += await endpoint_findings(patient.config, patient.registry, used)
 
 
+async def _look_at_backend(patient: _Patient, backend: Backend | None) -> None:
+    if backend is None:
+        return
+    if patient.has("backend.missing") or (backend.local_model and patient.has("model.unreadable", "memory.too-much")):
+        patient.left_out.append(f"what the {backend.area} answers: it needs what has an error above")
+        return
+    patient.looked_at.append(backend.area)
+    patient.findings += await backend.failing(patient.registry)
+
+
 async def _look_at_rollouts(patient: _Patient, examples: int) -> None:
     area = "chat template, reward and rollouts"
-    if patient.has("model.unreadable", "memory.too-much", "data.unreadable", "endpoint.failed") or patient.data is None:
+    backend = backend_of(patient.config)
+    needed = ["model.unreadable", "memory.too-much", "data.unreadable", "endpoint.failed"]
+    if backend is not None and backend.samples:
+        needed += Backend.FAULTS
+    if patient.has(*needed) or patient.data is None:
         patient.left_out.append(f"{area}: they need what has an error above")
         return
     patient.looked_at.append(area)

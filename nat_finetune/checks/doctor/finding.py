@@ -47,6 +47,8 @@ FINDINGS: Mapping[str, str] = {
     "endpoint.other-model": "an endpoint answers as another model than the one that was asked for",
     "endpoint.no-logprobs": "log-probabilities are asked for, and the endpoint returns none",
     "endpoint.not-asked": "an llm that can't be asked apart from a rollout",
+    "backend.missing": "what the backend needs of this machine is not there",
+    "backend.failed": "the backend says that it can't train, or does not answer",
     "data.unreadable": "a dataset is missing, empty or malformed",
     "data.leak": "held-out examples, or near-duplicates of them, are trained on",
     "data.not-looked": "near-duplicates between the sets were not looked for",

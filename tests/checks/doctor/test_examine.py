@@ -1,5 +1,7 @@
 """Planted faults are found, healthy configs raise no alarm."""
 
+import sys
+
 import pytest
 
 from nat_finetune.checks.doctor.examine import examine
@@ -101,6 +103,26 @@ async def test_a_rate_for_adapters_on_all_weights_of_a_large_model(tmp_path):
     found = await found_in(small_config(tmp_path), [f"llms.policy.model={model}", "trainer_adapters.here.learning_rate=2e-4"])
     assert found["settings.learning-rate-high"].severity is Severity.WARNING
     assert "100 million" in found["settings.learning-rate-high"].message  # 32,000 x 1024 + 4 x (4 + 3 x 4) x 1024 x 1024
+
+
+TRL = CONFIGS / "dpo_tic_tac_toe_trl.yml"
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["quick", "deep"])
+async def test_a_backend_that_is_not_there(deep, tmp_path):
+    result = await examine(TRL, [f"trainer_adapters.trl.python={tmp_path / 'none'}"], REGISTRY, deep=deep, examples=1)
+    found = {finding.id: finding for finding in result.findings}
+    assert "none is no program on this machine" in found["backend.missing"].message
+    assert found["backend.missing"].key == "trainer_adapters.trl.python"
+    assert any("backend (trl_trainer_adapter) answer" in left for left in result.left_out)
+    assert ("chat template, reward and rollouts" in result.looked_at) is deep  # they need no TRL
+
+
+async def test_a_backend_that_says_that_it_can_not_train(tmp_path):
+    result = await examine(TRL, [f"trainer_adapters.trl.python={sys.executable}"], REGISTRY, examples=1)
+    found = {finding.id: finding for finding in result.findings}
+    assert "trl: expected 1.16.*, found none" in found["backend.failed"].message
+    assert "backend (trl_trainer_adapter)" in result.looked_at
 
 
 async def test_another_method_where_the_configured_one_has_nothing(tmp_path):

@@ -138,7 +138,7 @@ async def test_an_environment_without_trl_is_refused_before_anything_is_made(tmp
     with tiny_policy() as policy:
         with pytest.raises(BackendError, match=r"trl: expected 1.16.\*, found none.*pip install 'trl==1.16.\*'"):
             await adapter_of(policy, tmp_path / "run", sys.executable).health()
-        with pytest.raises(BackendError, match=r"is no program; .*`make trl`.*NAT_FINETUNE_TRL_PYTHON"):
+        with pytest.raises(BackendError, match=r"is no program on this machine .*`make trl`.*NAT_FINETUNE_TRL_PYTHON"):
             await adapter_of(policy, tmp_path / "run", str(tmp_path / "gone")).health()
         with pytest.raises(BackendError, match=r"peft: expected 0.\*, found none"):
             await adapter_of(policy, tmp_path / "run", python, lora={"rank": 2}).health()
