@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from nat_finetune.config.chosen import adapter_of, builder_of, trainer_of
+from nat_finetune.config.chosen import adapter_of, builder_of, target_llm_of, trainer_of
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.errors import Problem
 
@@ -36,6 +36,21 @@ def _handed_over(config: RunConfig) -> Iterator[Problem]:
         if validation is not None and key in validation.model_fields_set:
             message = f"would be ignored: {backend} trains in one job, so there is nothing to validate before its end"
             yield Problem(message, key=f"finetuning.validation.{key}", hint="leave it out")
+
+
+def _temperature(config: RunConfig) -> Iterator[Problem]:
+    """A backend that samples at one temperature and takes log-probabilities at it, and calls that ask for another."""
+    adapter, (name, llm) = adapter_of(config), target_llm_of(config)
+    wanted = None if adapter is None else adapter.sampling_temperature()
+    sampling = None if llm is None else llm.sampling()
+    if adapter is None or wanted is None or sampling is None or sampling.temperature == wanted:
+        return
+    yield Problem(
+        f"calls would be asked for at temperature {sampling.temperature:g}, and trainer_adapters."
+        f"{config.finetuning.trainer_adapter} (`_type: {adapter.component_name}`) samples and trains at {wanted:g}",
+        key=f"llms.{name}.temperature",
+        hint="set both to the same",
+    )
 
 
 def _one_update(config: RunConfig) -> Iterator[Problem]:
@@ -90,6 +105,7 @@ def _pair_filters(config: RunConfig) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[RunConfig], Iterator[Problem]], ...] = (
     _handed_over,
+    _temperature,
     _one_update,
     _weights,
     _pair_filters,

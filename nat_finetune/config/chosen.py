@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nat_finetune.config.component import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.config.component import LLMBaseConfig, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from nat_finetune.config.schema import RunConfig
 
 
@@ -19,3 +19,10 @@ def adapter_of(config: RunConfig) -> TrainerAdapterConfig | None:
 def trainer_of(config: RunConfig) -> TrainerConfig | None:
     """`finetuning.trainer`."""
     return config.trainers.get(config.finetuning.trainer or "")
+
+
+def target_llm_of(config: RunConfig) -> tuple[str, LLMBaseConfig | None]:
+    """Name and entry of `finetuning.target_model`, or of the only llm."""
+    named = config.finetuning.target_model
+    name = named if named is not None else next(iter(config.llms), "")
+    return name, None if named is None and len(config.llms) != 1 else config.llms.get(name)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from nat_finetune.data.selection import SelectionRules
 from nat_finetune.errors import Problem
+from nat_finetune.types import SamplingParams
 
 ItemKind = Literal["group", "pair", "demonstration"]
 
@@ -116,6 +117,10 @@ class LLMBaseConfig(ComponentConfig):
         """Names of the sampling settings in force (top_p, ...) under which recorded logprobs are not the model's."""
         return ()
 
+    def sampling(self) -> SamplingParams | None:
+        """The sampling parameters of a call that names none; None: not known."""
+        return None
+
     def samples_by_seed(self) -> bool:
         """Whether each call should be given a seed of its own, derived from its rollout's."""
         return self.records_token_ids()
@@ -204,6 +209,10 @@ class TrainerAdapterConfig(ComponentConfig):
     def compares_rewards_apart(self) -> bool:
         """Whether each reward gets an advantage of its own (GDPO) instead of their weighted sum getting one."""
         return False
+
+    def sampling_temperature(self) -> float | None:
+        """Of a backend that samples at one temperature, whatever the calls ask for; None: at that of the calls."""
+        return None
 
     def lacks(self) -> Problem | None:
         """What the backend needs of this machine and is not there, as far as its files tell; the key is one of this entry's.

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nat_finetune.config.backend_fit import CHECKS as backend_checks
-from nat_finetune.config.chosen import adapter_of, builder_of, trainer_of
-from nat_finetune.config.component import LLMBaseConfig
+from nat_finetune.config.chosen import adapter_of, builder_of, target_llm_of, trainer_of
 from nat_finetune.config.held_out import HELD_OUT, clashes, evaluates_examples, metric_names, record_builder
 from nat_finetune.config.held_out import misfits as held_out_misfits
 from nat_finetune.config.schema import RunConfig
@@ -203,20 +202,20 @@ def _groups_only(config: RunConfig) -> Iterator[Problem]:
 
 
 def _local_model(config: RunConfig) -> Iterator[Problem]:
-    adapter, llm = adapter_of(config), _llm(config)
+    adapter, (name, llm) = adapter_of(config), target_llm_of(config)
     if adapter is None or llm is None or not adapter.needs_local_model or llm.trainable_locally:
         return
     local = [name for name, other in config.llms.items() if other.trainable_locally]
     yield Problem(
         f"trainer_adapters.{config.finetuning.trainer_adapter} trains weights in this process, which those of "
-        f"llms.{_llm_name(config)} (`_type: {llm.component_name}`) are not",
-        key="finetuning.target_model" if config.finetuning.target_model else f"llms.{_llm_name(config)}",
+        f"llms.{name} (`_type: {llm.component_name}`) are not",
+        key="finetuning.target_model" if config.finetuning.target_model else f"llms.{name}",
         hint=f"fits: {', '.join(local)}" if local else "use an llm of `_type: local`",
     )
 
 
 def _tokens(config: RunConfig) -> Iterator[Problem]:
-    builder, llm, name = builder_of(config), _llm(config), _llm_name(config)
+    builder, (name, llm) = builder_of(config), target_llm_of(config)
     if builder is None or llm is None or not builder.token_level:
         return
     trained = f"`_type: {builder.component_name}` trains on sampled tokens"
@@ -304,14 +303,3 @@ def _combinations(config: RunConfig) -> str:
     if fitting:
         return f"these of this config fit (builder + adapter + trainer): {'; '.join(fitting)}"
     return "no builder, adapter and trainer of this config fit together"
-
-
-def _llm_name(config: RunConfig) -> str:
-    named = config.finetuning.target_model
-    return named if named is not None else next(iter(config.llms), "")
-
-
-def _llm(config: RunConfig) -> LLMBaseConfig | None:
-    if config.finetuning.target_model is None and len(config.llms) != 1:
-        return None
-    return config.llms.get(_llm_name(config))

@@ -77,7 +77,7 @@ class GroupsConfig(Section):
     """Whether advantages are divided by the group's standard deviation."""
     reduction: Literal["token_mean", "sequence_mean"] = "token_mean"
     temperature: float = Field(1.0, gt=0)
-    """NeMo RL's; its endpoint refuses calls at another one, so the target llm's `temperature` must be the same."""
+    """NeMo RL's; its endpoint refuses calls at another one, so a target llm of another `temperature` is refused."""
     max_new_tokens: int | None = Field(None, ge=1)
     """Of one call at most; null: whatever `max_length` leaves."""
     gym_folder: str = "3rdparty/Gym-workspace/Gym"
@@ -233,6 +233,10 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     def takes(self) -> frozenset[ItemKind]:
         """Pairs for `name: dpo`, else groups."""
         return frozenset(["pair" if isinstance(self.algorithm, DpoConfig) else "group"])
+
+    def sampling_temperature(self) -> float | None:
+        """Of groups: NeMo RL's."""
+        return self.algorithm.temperature if isinstance(self.algorithm, GroupsConfig) else None
 
     def lacks(self) -> Problem | None:
         """The checkout, where jobs run on this machine."""

@@ -11,11 +11,14 @@ from nat_finetune_plugins.nemo_rl.grpo_job import gym_rows
 from nat_finetune_plugins.nemo_rl.launchers import check_rollouts, make_launcher
 from pydantic import ValidationError
 
+from nat_finetune.config.load import load_config
 from nat_finetune.errors import BackendError, ConfigError
+from nat_finetune.registry import Registry
 from nat_finetune.testing.serving import serving
 from nat_finetune.types import Collection, Example, HandOver, JobState, RewardTerm, Target
 from tests.plugins.nemo_rl.made import collection, pairs, settings
 from tests.plugins.nemo_rl.stock import make_checkout
+from tests.source_tree import ROOT
 
 TWO = Target(("choose_move",), "policy", (RewardTerm("outcome", 1.0), RewardTerm("length", -0.25)), rewards_apart=True)
 ONE = Target(("choose_move",), "policy", (RewardTerm("outcome"),))
@@ -171,3 +174,9 @@ async def test_health_asks_for_rollouts(checkout, monkeypatch):
         await check_rollouts(groups(checkout, algorithm={"rollouts": {"url": running.url}}).algorithm.rollouts)
     with pytest.raises(BackendError, match="start `nat-finetune serve-rollouts`"):
         await check_rollouts(groups(checkout).algorithm.rollouts)
+
+
+def test_one_temperature_for_calls_and_training():
+    shipped = ROOT / "configs" / "gdpo_tool_calling_nemo_rl.yml"
+    with pytest.raises(ConfigError, match=r"at temperature 1, .*samples and trains at 0.9 \(set both to the same\)"):
+        load_config(shipped, ["trainer_adapters.cluster.algorithm.temperature=0.9"], registry=Registry.installed())
