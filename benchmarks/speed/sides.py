@@ -88,8 +88,8 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Of both sides: so many threads, and none that spins while the other side works."""
-    threading = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
+    """Of both sides: so many threads, which wait for work as they do at a user's (OpenMP's spin for milliseconds at most)."""
+    threading = {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TQDM_DISABLE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
     return {**os.environ, **threading, **quiet, "PYTHONWARNINGS": "ignore"}
 

@@ -20,6 +20,7 @@ from nat_finetune.errors import BackendError, NatFinetuneError, PolicyFailure, S
 from nat_finetune.local.admission import Admission
 from nat_finetune.local.batch import Batch
 from nat_finetune.local.columns import Finished
+from nat_finetune.local.device import end_helpers
 from nat_finetune.local.forward import Forward
 from nat_finetune.local.requests import Request, answer, failure_text, refuse, row_of
 from nat_finetune.local.scoring import ScoreRow, score
@@ -162,6 +163,7 @@ class Engine:
             yield
         finally:
             if not nested:
+                end_helpers()
                 with self._changed:
                     self._holder = None
                     self._changed.notify_all()
@@ -227,6 +229,8 @@ class Engine:
                 if len(self._batch) or (free and (self._inbox or self._scores)):
                     self._busy = True
                     return self._taken() if free else _Work(self._version)
+                if self._busy:
+                    end_helpers()
                 self._busy = False
                 self._changed.notify_all()
                 self._changed.wait()

@@ -10,6 +10,7 @@ import torch
 
 from nat_finetune.interfaces import ChatReply
 from nat_finetune.local.chat import ChatFormat
+from nat_finetune.local.device import end_helpers
 from nat_finetune.local.engine import PREFIX_CACHE_BYTES, Engine
 from nat_finetune.local.forward import forward_of
 from nat_finetune.local.linear import use_fast_linear
@@ -57,6 +58,7 @@ class LocalPolicy:
             deterministic=deterministic,
             prefix_cache_bytes=prefix_cache_bytes,
         )
+        end_helpers()
 
     @property
     def model(self) -> Any:

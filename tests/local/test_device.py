@@ -1,7 +1,9 @@
-"""How much memory the machine has left, and giving back what is free."""
+"""How much memory the machine has left, and giving back what is free: memory, and threads that help to compute."""
 
 import os
 import platform
+import subprocess
+import sys
 
 import pytest
 
@@ -21,3 +23,46 @@ def test_what_was_freed_goes_back():
     kept = resident()
     give_back()
     assert resident() < kept - 150_000_000
+
+
+COUNT_HELPERS = """
+import asyncio, os, threading
+import torch
+from nat_finetune.local.device import end_helpers
+from nat_finetune.local.model import load_model
+from nat_finetune.local.policy import LocalPolicy
+from nat_finetune.types import SamplingParams
+
+def helpers():
+    return len(os.listdir("/proc/self/task")) - threading.active_count()
+
+at_first = helpers()
+torch.ones(1 << 20).exp()
+computed = helpers()
+end_helpers()
+ended = helpers()
+policy = LocalPolicy("policy", load_model("builtin:tic-tac-toe"))
+policy.updated(None)
+
+async def sampled():
+    prompt = policy.format.encode("which squares are free? ")
+    sampling = [SamplingParams(max_tokens=4, seed=seed) for seed in range(32)]
+    await asyncio.gather(*(policy.engine.generate(prompt, one, stop_ids=policy.format.stop_ids) for one in sampling))
+    with policy.exclusive():
+        return helpers()
+
+print(at_first, computed, ended, asyncio.run(sampled()))
+policy.close()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="GNU's OpenMP, and the kernel's list of threads")
+def test_no_thread_keeps_helpers_while_another_computes():
+    quiet = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    made = subprocess.run(
+        [sys.executable, "-c", COUNT_HELPERS], capture_output=True, text=True, env={**os.environ, **quiet}, check=True
+    )
+    at_first, computed, ended, after_sampling = map(int, made.stdout.split())
+    assert computed == at_first + 1  # else this process has one thread, and the test shows nothing
+    assert ended == at_first
+    assert after_sampling == at_first
