@@ -26,21 +26,27 @@ def test_what_was_freed_goes_back():
 
 
 COUNT_HELPERS = """
-import asyncio, os, threading
+import asyncio, os, threading, time
 import torch
 from nat_finetune.local.device import end_helpers
 from nat_finetune.local.model import load_model
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.types import SamplingParams
 
-def helpers():
-    return len(os.listdir("/proc/self/task")) - threading.active_count()
+def helpers(expected=None):
+    for _ in range(200):  # the kernel lists a thread for a moment after its end
+        found = len(os.listdir("/proc/self/task")) - threading.active_count()
+        if found == expected:
+            break
+        time.sleep(0.01 if expected is not None else 0)
+    return found
 
+torch.set_num_threads(2)
 at_first = helpers()
 torch.ones(1 << 20).exp()
 computed = helpers()
 end_helpers()
-ended = helpers()
+ended = helpers(at_first)
 policy = LocalPolicy("policy", load_model("builtin:tic-tac-toe"))
 policy.updated(None)
 
@@ -49,7 +55,7 @@ async def sampled():
     sampling = [SamplingParams(max_tokens=4, seed=seed) for seed in range(32)]
     await asyncio.gather(*(policy.engine.generate(prompt, one, stop_ids=policy.format.stop_ids) for one in sampling))
     with policy.exclusive():
-        return helpers()
+        return helpers(at_first)
 
 print(at_first, computed, ended, asyncio.run(sampled()))
 policy.close()
