@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from nat_finetune.errors import ServiceError
 from nat_finetune.remote.secrets import redact, revealed, snippet
-from nat_finetune.remote.sending import PASSING, RetryPolicy, Sender, Unreadable, shown
+from nat_finetune.remote.sending import PASSING, UNBEGUN, RetryPolicy, Sender, Unreadable, shown
 
 __all__ = ["Answer", "Service", "redact"]
 
@@ -36,8 +36,8 @@ class Service:
     """One base URL. `secrets` are taken out of every message; a key for `Authorization` goes into `headers`.
 
     A request with `retry=True` is tried again after dropped connections, broken answers and 408, 425, 429 and 5xx, honouring
-    Retry-After; without it only where no connection came about, so that nothing was sent. GET, HEAD, PUT and DELETE are
-    retried unless told otherwise; POST and PATCH are not.
+    Retry-After; without it only where nothing was begun: no connection came about, or 425 or 429 was answered. GET, HEAD, PUT
+    and DELETE are retried unless told otherwise; POST and PATCH are not.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Service:
         """
         url, sent = self._address(path, headers)
         good = frozenset(expect) | frozenset(tolerate)
-        times = self._retries if retry else 0
-        policy = RetryPolicy(times, times, PASSING - good if retry else frozenset(), unsent=self._retries)
+        statuses = (PASSING if retry else UNBEGUN) - good
+        policy = RetryPolicy(self._retries if retry else 0, self._retries, statuses, unsent=self._retries)
         return await self._sender.send(
             method,
             url,
@@ -137,7 +137,7 @@ class Service:
         idle_timeout: float | None = None,
         **content: Any,
     ) -> AsyncIterator[Any]:
-        """The JSON values of an answer of lines (NDJSON), each as it comes; never retried.
+        """The JSON values of an answer of lines (NDJSON), each as it comes; sent again only after 425 or 429.
 
         Args:
             method: GET or POST.
@@ -152,16 +152,19 @@ class Service:
         """
         url, sent = self._address(path, headers)
         label, limits = self._label(method, url), httpx.Timeout(self._timeout, read=idle_timeout, connect=15.0, pool=None)
-        client = self._sender.client
-        async with self._told(label), client.stream(method, url, headers=sent, timeout=limits, **content) as response:
-            if response.status_code not in frozenset(expect):
-                body = (await response.aread()).decode(errors="replace")
-                said = f"{label} answered {response.status_code} {response.reason_phrase}: {snippet(body, self._secrets)}"
-                passing = response.status_code in PASSING
-                raise ServiceError(said, status=response.status_code, body=redact(body, self._secrets), transient=passing)
-            async for line in response.aiter_lines():
-                if line.strip():
-                    yield self._parsed(line, label)
+        client, good, attempts = self._sender.client, frozenset(expect), 0
+        while True:
+            attempts += 1
+            async with self._told(label), client.stream(method, url, headers=sent, timeout=limits, **content) as response:
+                if response.status_code in good:
+                    async for line in response.aiter_lines():
+                        if line.strip():
+                            yield self._parsed(line, label)
+                    return
+                error = self._refusal(label, response, await response.aread())
+            final = response.status_code not in UNBEGUN or attempts > self._retries
+            if final or not await self._sender.pause(attempts, response.headers):
+                raise error
 
     async def close(self) -> None:
         """Drop the connections."""
@@ -179,6 +182,11 @@ class Service:
 
     def _label(self, method: str, url: str) -> str:
         return f"{self.name}: {method} {shown(url)}"
+
+    def _refusal(self, label: str, response: httpx.Response, content: bytes) -> ServiceError:
+        status, body = response.status_code, content.decode(errors="replace")
+        said = f"{label} answered {status} {response.reason_phrase}: {snippet(body, self._secrets)}"
+        return ServiceError(said, status=status, body=redact(body, self._secrets), transient=status in PASSING)
 
     def _parsed(self, line: str, label: str) -> Any:
         try:

@@ -24,6 +24,8 @@ LONGEST_RETRY_AFTER = 60.0
 """Seconds. A server that asks for a longer wait is not waited for."""
 PASSING = frozenset({408, 425, 429, *range(500, 600)}) - {501, 505}
 """Statuses that may be others the next time."""
+UNBEGUN = frozenset({425, 429})
+"""Statuses that say that nothing was begun: sending it again is safe whatever it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,14 @@ class Sender:
                 raise ServiceError(message, status=got.status, body=redact(got.body, secrets), transient=got.transient)
             left[kind] -= 1
             await self._sleep(max(got.wait, self.backoff(attempts)))
+
+    async def pause(self, attempts: int, headers: httpx.Headers) -> bool:
+        """Wait before a further attempt, at least as long as the server asks; False, at once, where that is too long."""
+        asked = retry_after(headers)
+        if asked > LONGEST_RETRY_AFTER:
+            return False
+        await self._sleep(max(asked, self.backoff(attempts)))
+        return True
 
     async def close(self) -> None:
         """Drop the connections."""

@@ -147,7 +147,8 @@ class Jobs:
         except BackendError as error:
             if not _failed(record):  # the job is done, what comes after it is not: it can be asked for again
                 raise BackendError(f"{error}. {self._attach}") from error
-            raise BackendError("\n".join([str(error), *_quoted(logs)])) from error
+            resume = f"To send it anew, once what failed is mended: {self._resume}"
+            raise BackendError("\n".join([str(error), resume, *_quoted(logs)])) from error
         return replace(result, backend={**_about(record), **result.backend})
 
     async def _left(self, adapter: RemoteAdapter, record: JobRecord) -> Detached | Interrupted:
@@ -162,12 +163,15 @@ class Jobs:
         status = await adapter.status(ref)
         ended_at = now() if status.state in ENDED else None
         self._records.write(replace(record, status=status, ended_at=ended_at))
-        resume = f"nat-finetune run --resume {self.store.folder}"
-        return Interrupted(f"{where} is {described(status)}. What was finished is kept; to submit it anew: {resume}")
+        return Interrupted(f"{where} is {described(status)}. What was finished is kept; to submit it anew: {self._resume}")
 
     @property
     def _records(self) -> JobRecords:
         return JobRecords(self.store)
+
+    @property
+    def _resume(self) -> str:
+        return f"nat-finetune run --resume {self.store.folder}"
 
     @property
     def _attach(self) -> str:

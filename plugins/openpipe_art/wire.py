@@ -123,7 +123,13 @@ class ArtServer:
         Never repeated where it may have arrived: 0.5.x would start a second endpoint.
         """
         body = {"model": model.body(dialect), "config": server_config}
-        found = await self._service.post("/_prepare_backend_for_training", json=body, timeout=PREPARE_SECONDS)
+        try:
+            found = await self._service.post("/_prepare_backend_for_training", json=body, timeout=PREPARE_SECONDS)
+        except ServiceError as error:
+            if not error.transient:
+                raise
+            after = "the server may have loaded the model all the same: see its log, then go on (a run by run --resume)"
+            raise ServiceError(f"{error}; {after}", status=error.status, body=error.body, transient=True) from error
         if not (isinstance(found, list) and len(found) == 2 and all(isinstance(part, str) for part in found)):
             raise BackendError(f"{self._service.base_url}: prepare answered no [base_url, api_key] pair")
         return Endpoint(reachable(found[0], self._host), found[1])
@@ -145,7 +151,7 @@ class ArtServer:
         await self._service.post(dialect.delete_path, json=body, retry=True)
 
     async def train(self, body: Mapping[str, Any], *, idle_timeout: float) -> AsyncIterator[dict[str, float]]:
-        """Send a train request: the metrics of each optimiser step as they come; never repeated.
+        """Send a train request: the metrics of each optimiser step as they come; never repeated where it may have begun.
 
         Raises:
             ServiceError: refused, or the stream broke off.

@@ -54,6 +54,20 @@ async def test_a_post_that_may_have_arrived_is_not_sent_again(service, trouble):
     assert str(caught.value).startswith(f"store: POST {server.url}/jobs ")
 
 
+async def test_what_was_not_begun_is_sent_again_whatever_it_does(service):
+    busy = Answer({"error": "busy"}, "429 Too Many Requests")
+    async with endpoint_server(busy, FINE) as server:
+        assert await service(server.url).post("jobs", json={"a": 1}) == {"id": "a"}
+    assert len(server.asked) == 2
+    async with endpoint_server(busy, busy, Answer('{"loss": 1}\n{"loss": 0.5}\n')) as server:
+        lines = [line async for line in service(server.url).stream_lines("POST", "train", json={})]
+    assert (lines, len(server.asked)) == ([{"loss": 1}, {"loss": 0.5}], 3)
+    async with endpoint_server(busy) as server:
+        with pytest.raises(ServiceError, match="answered 429 Too Many Requests"):
+            await anext(service(server.url, retries=2).stream_lines("POST", "train", json={}))
+    assert len(server.asked) == 3
+
+
 async def test_a_post_that_was_not_sent_is_tried_again(service):
     waits = []
 

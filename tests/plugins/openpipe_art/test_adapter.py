@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nat_finetune.errors import AgreementError, BackendError
+from nat_finetune.errors import AgreementError, BackendError, ServiceError
 from nat_finetune.remote.interfaces import RemoteAdapter
 from nat_finetune.testing.faults import Fault, FaultKind, faulty
 from nat_finetune.testing.serving import serving
@@ -75,6 +75,24 @@ async def test_an_update_that_went_wrong_is_no_success(tmp_path, generation, mis
             state.misbehave.append(misbehaviour)
             with pytest.raises(error, match=says):
                 await trained(adapter)
+
+
+@pytest.mark.parametrize("path", ["_train_model", "_prepare_backend"])
+async def test_a_server_that_is_busy_is_asked_again(tmp_path, path):
+    busy = Fault(FaultKind.STATUS, None, f" /{path}", 1, 429, {"retry-after": "0"})
+    with art(tmp_path / "art") as (server, _), faulty(server.url, busy) as proxy:
+        async with connected(config(proxy.url), tmp_path) as (adapter, _):
+            *_, result = await trained(adapter)
+        assert [passed.fault is not None for passed in proxy.seen if path in passed.path] == [True, False]
+    assert result.policy.version == 1
+
+
+async def test_a_prepare_that_may_have_begun_is_not_sent_again(tmp_path):
+    broken = Fault(FaultKind.STATUS, None, " /_prepare_backend", 1, 502)
+    said = r"answered 502 .*may have loaded the model all the same.*run --resume"
+    with art(tmp_path / "art") as (server, _), faulty(server.url, broken) as proxy, pytest.raises(ServiceError, match=said):
+        async with connected(config(proxy.url), tmp_path):
+            pass
 
 
 async def test_a_cut_stream_is_a_success_where_the_step_says_so(tmp_path):
