@@ -172,7 +172,9 @@ async def test_after_any_failure_a_resume_re_attaches(store, trouble):
 async def test_a_job_that_failed_is_submitted_anew_by_a_resume_under_another_key(store):
     cloud = Cloud(FAILED, FAILED, DONE)
     for _ in range(2):
-        with pytest.raises(BackendError, match=r"out of memory\nTo send it anew, .*run --resume .*\nthe backend's last lines:\n  line 10\n"):
+        with pytest.raises(
+            BackendError, match=r"out of memory\nTo send it anew, .*run --resume .*\nthe backend's last lines:\n  line 10\n"
+        ):
             await jobs(Away(cloud), store).run(COLLECTION, None)
     await jobs(Away(cloud), store).run(COLLECTION, None)
     assert len(cloud.keys) == len(set(cloud.keys)) == 3
