@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from nat_finetune.config.load import load_config
+from nat_finetune.errors import ConfigError
 from nat_finetune.registry import Registry
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yml"))
@@ -18,3 +19,27 @@ def test_a_model_behind_an_endpoint_is_not_asked_for_exact_scores(path):
     settings = {name: evaluator.model_dump() for name, evaluator in config.eval.evaluators.items()}
     asked = [name for name, given in settings.items() if given.get("exact") and (given.get("player") or given.get("caller"))]
     assert asked == [], "an endpoint can't score given completions"
+
+
+EMPTY = [
+    ("grpo_tic_tac_toe", "eval.general.dataset.file_path"),
+    ("grpo_tic_tac_toe", "eval.general.dataset.structure.question_key"),
+    ("grpo_tic_tac_toe", "finetuning.output_dir"),
+    ("grpo_tic_tac_toe", "llms.policy.model"),
+    ("grpo_tic_tac_toe", "llms.policy.revision"),
+    ("dpo_tic_tac_toe_trl", "trainer_adapters.trl.python"),
+    ("dpo_tic_tac_toe_nemo_rl", "trainer_adapters.cluster.workspace"),
+    ("gdpo_tool_calling_nemo_rl", "trainer_adapters.cluster.algorithm.gym_folder"),
+    ("dpo_tic_tac_toe_nemo_customizer", "trainer_adapters.{}.dataset_output_dir"),
+]
+
+
+@pytest.mark.parametrize(("name", "key"), EMPTY)
+def test_an_empty_text_is_no_name_and_no_path(name, key):
+    path, registry = Path(__file__).parents[1] / "configs" / f"{name}.yml", Registry.installed()
+    key = key.format(load_config(path, registry=registry).config.finetuning.trainer_adapter)
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [f"{key}="], registry=registry)
+    (problem,) = caught.value.problems
+    assert problem.key == key
+    assert "empty" in problem.message

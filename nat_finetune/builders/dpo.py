@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 
 from pydantic import Field
 
-from nat_finetune.config.component import TrajectoryBuilderConfig
+from nat_finetune.config.component import Text, TrajectoryBuilderConfig
 from nat_finetune.data.pairs import PairBuilder, PairCounts, PairRules
 from nat_finetune.interfaces import Builder, TrajectoryBuilder
 from nat_finetune.registry import register_trajectory_builder
@@ -18,7 +18,7 @@ class DPOTrajBuilderConfig(TrajectoryBuilderConfig, name="dpo_traj_builder"):
 
     makes = "pair"
 
-    ttc_step_name: str = "dpo_candidate_move"
+    ttc_step_name: Text = "dpo_candidate_move"
     """Step name under which the workflow or a strategy emits candidates."""
     exhaustive_pairs: bool = True
     """All pairs of a turn; false: the best candidate against the worst."""

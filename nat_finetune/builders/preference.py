@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from nat_finetune.config.component import EvalDatasetBaseConfig, Section, TrajectoryBuilderConfig
+from nat_finetune.config.component import EvalDatasetBaseConfig, Section, Text, TrajectoryBuilderConfig
 from nat_finetune.config.schema import AnyDataset
 from nat_finetune.data.pairs import PairRules
 from nat_finetune.data.preferences.columns import ChosenColumns, LabelledColumns, mapped
@@ -29,14 +29,14 @@ SHOWN = 1000
 class ColumnsConfig(Section):
     """Which columns of a table hold what: either `chosen` and `rejected`, or `first`, `second` and `label`."""
 
-    context: str
-    chosen: str | None = None
-    rejected: str | None = None
-    chosen_score: str | None = None
-    rejected_score: str | None = None
-    first: str | None = None
-    second: str | None = None
-    label: str | None = None
+    context: Text
+    chosen: Text | None = None
+    rejected: Text | None = None
+    chosen_score: Text | None = None
+    rejected_score: Text | None = None
+    first: Text | None = None
+    second: Text | None = None
+    label: Text | None = None
     """The column that says which of `first` and `second` is preferred."""
     prefers_first: list[str | int] = Field([])
     """Values of `label`, compared as texts."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from nat_finetune.config.component import TrajectoryBuilderConfig
+from nat_finetune.config.component import Text, TrajectoryBuilderConfig
 from nat_finetune.data.demonstrations import best_candidates, good_rollouts
 from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.interfaces import Builder, TrajectoryBuilder
@@ -22,7 +22,7 @@ class SFTTrajBuilderConfig(TrajectoryBuilderConfig, name="sft_traj_builder"):
 
     source: Literal["candidates", "rollouts"] = "candidates"
     """The best scored candidate of each turn; or every trained call of the rollouts that earned `min_reward`."""
-    ttc_step_name: str = "dpo_candidate_move"
+    ttc_step_name: Text = "dpo_candidate_move"
     """Candidates: step name under which the workflow or a strategy emits them."""
     min_score: float | None = None
     """Candidates: the least score of a best one that is imitated; null: any."""

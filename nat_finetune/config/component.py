@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from nat_finetune.data.selection import SelectionRules
 from nat_finetune.errors import Problem
@@ -38,8 +39,18 @@ class InputPath:
     `.gguf`."""
 
 
-FilePath = Annotated[str, InputPath()]
-ModelSource = Annotated[str, InputPath(only_if_path_like=True)]
+def _named(value: Any) -> Any:
+    if value == "":
+        raise ValueError("expected a path, found an empty text (`.` is the working directory)")
+    return value
+
+
+Text = Annotated[str, Field(min_length=1)]
+"""A text that says something: the empty one of an unset variable would mean whatever comes of it."""
+FilePath = Annotated[Text, InputPath()]
+ModelSource = Annotated[Text, InputPath(only_if_path_like=True)]
+OutputPath = Annotated[Path, BeforeValidator(_named)]
+"""A file or folder that is written: relative to the working directory."""
 LLMRef = Annotated[str, Reference("llms")]
 FunctionRef = Annotated[str, Reference("functions")]
 TTCStrategyRef = Annotated[str, Reference("ttc_strategies")]

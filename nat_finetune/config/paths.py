@@ -18,7 +18,7 @@ def resolve(tree: Node, spots: Iterable[Spot]) -> Node:
     for spot in spots:
         marks = [mark for mark in spot.shape.marks if isinstance(mark, InputPath)]
         text = spot.node.value
-        if marks and isinstance(text, str) and (_is_path_like(text) or not marks[0].only_if_path_like):
+        if marks and isinstance(text, str) and text and (_is_path_like(text) or not marks[0].only_if_path_like):
             path = os.path.abspath(folder_of(spot.node.mark) / Path(text).expanduser())
             resolved = replace(spot.node, value=path, written=spot.node.written or text)
             tree = put(tree, spot.path, resolved)

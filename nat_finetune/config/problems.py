@@ -144,6 +144,8 @@ def _expected(details: Any, node: Node) -> tuple[str, str | None]:
     if details["type"] == "model_type" or "or instance of" in said:
         said = "expected a mapping"
     hint = None
+    if details["type"] == "string_too_short" and node.value == "":
+        return "expected a text, found an empty one", "give one, or leave the key out"
     if details["type"] == "string_type" and isinstance(node.value, int | float):
         hint = "write it in quotes"
     if details["type"] == "literal_error" and isinstance(node.value, str):

@@ -24,6 +24,7 @@ from nat_finetune.config.component import (
     FunctionBaseConfig,
     LLMBaseConfig,
     LLMRef,
+    OutputPath,
     Reference,
     Section,
     TrainerAdapterConfig,
@@ -277,7 +278,7 @@ class FinetuningConfig(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     deterministic: bool = False
     """Same seed, same bits (on CPU), also across a resume; slower."""
-    output_dir: Path = Path("runs")
+    output_dir: OutputPath = Path("runs")
     """Where run folders go, relative to the working directory."""
     checkpoint_interval: int = Field(1, ge=1)
     """Steps from one checkpoint to the next."""

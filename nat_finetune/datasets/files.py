@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nat_finetune.config.component import EvalDatasetBaseConfig, FilePath, Section
+from nat_finetune.config.component import EvalDatasetBaseConfig, FilePath, Section, Text
 from nat_finetune.config.problems import nearest
 from nat_finetune.datasets.json_list import json_array
 from nat_finetune.datasets.rows import BadRow, Counts, Reader, Row, comma_separated, jsonl
@@ -31,8 +31,8 @@ class StructureConfig(Section):
 
     disable: bool = False
     """The whole row, as a JSON text, is the input; there is no target."""
-    question_key: str = "question"
-    answer_key: str = "answer"
+    question_key: Text = "question"
+    answer_key: Text = "answer"
     """A row without this column, or with null or an empty CSV cell in it, has no target."""
 
 
@@ -58,9 +58,9 @@ class FileDatasetConfig(EvalDatasetBaseConfig):
 
     file_path: FilePath
     """Relative to the config file that names it."""
-    id_key: str = "id"
+    id_key: Text = "id"
     """Column of the id: a text or a whole number, once in the file."""
-    task_key: str = "task_key"
+    task_key: Text = "task_key"
     """Column of what makes two examples the same task; used where it is present."""
     structure: StructureConfig = StructureConfig()
     filter: FilterConfig = FilterConfig()

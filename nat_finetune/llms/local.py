@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from nat_finetune.config.component import LLMBaseConfig, ModelSource
+from nat_finetune.config.component import LLMBaseConfig, ModelSource, Text
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.interfaces import Builder, ChatReply
 from nat_finetune.registry import register_llm_provider
@@ -28,7 +28,7 @@ class LocalLLMConfig(LLMBaseConfig, name="local"):
 
     model: Annotated[ModelSource, Field(min_length=1)]
     """`builtin:NAME`, a folder, a `.gguf` file, or a hub id. The hub is asked for nothing but the last."""
-    revision: str | None = None
+    revision: Text | None = None
     """Branch, tag or commit of a hub id."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """auto: bfloat16 on an accelerator, float32 on the CPU."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from nat_finetune_plugins.nemo_customizer.settings import DeploymentSettings, Hyperparameters
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from nat_finetune.config.component import ItemKind, TrainerAdapterConfig
+from nat_finetune.config.component import ItemKind, Text, TrainerAdapterConfig
 from nat_finetune.remote.addresses import require_address, require_headers
 from nat_finetune.remote.secrets import checked_key, require_kept
 
@@ -37,7 +37,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
     namespace: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     dataset_name: str = Field("nat-dpo", min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """What the datasets' names begin with; each has the run's name and a digest of its data behind it."""
-    dataset_output_dir: str | None = None
+    dataset_output_dir: Text | None = None
     """Training and validation file are written to `<dir>/<run>/`. Null: into the run folder."""
     create_namespace_if_missing: bool = True
     customization_config: str = Field(min_length=1)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
-from nat_finetune.config.component import FilePath, ItemKind, ModelSource, Section, TrainerAdapterConfig
+from nat_finetune.config.component import FilePath, ItemKind, ModelSource, OutputPath, Section, Text, TrainerAdapterConfig
 from nat_finetune.errors import Problem
 from nat_finetune.remote.addresses import require_address, require_headers
 from nat_finetune.remote.secrets import checked_key, require_kept
@@ -80,9 +80,9 @@ class GroupsConfig(Section):
     """NeMo RL's; its endpoint refuses calls at another one, so a target llm of another `temperature` is refused."""
     max_new_tokens: int | None = Field(None, ge=1)
     """Of one call at most; null: whatever `max_length` leaves."""
-    gym_folder: str = "3rdparty/Gym-workspace/Gym"
+    gym_folder: Text = "3rdparty/Gym-workspace/Gym"
     """NeMo Gym below the checkout, or anywhere by an absolute path."""
-    tool_parser: str | None = None
+    tool_parser: Text | None = None
     """vLLM's parser of tool calls, such as `hermes`; null: the workflow calls no tools through the endpoint."""
     gpu_memory_utilization: float = Field(0.6, gt=0, lt=1)
     """Share of a GPU's memory that vLLM takes while it shares the GPUs with the trainer."""
@@ -215,7 +215,7 @@ class NemoRLTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_rl_trainer_ada
     """Nodes, GPUs and how the model is spread over them."""
     command: tuple[Annotated[str, Field(min_length=1)], ...] = Field(("uv", "run"), min_length=1)
     """What runs a script of the checkout; in NeMo RL's container `[python, -u]`."""
-    workspace: Path | None = None
+    workspace: OutputPath | None = None
     """Folder for data, configs and checkpoints, which this machine and the cluster share; null: in the run folder."""
     workspace_on_cluster: str | None = Field(None, pattern=r"^/")
     """The same folder as the cluster sees it, where its path is another one there."""

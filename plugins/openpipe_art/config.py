@@ -7,7 +7,14 @@ from typing import Annotated, Any
 from nat_finetune_plugins.openpipe_art.arguments import ENGINE_ARGS, INIT_ARGS, SERVER_ARGS, TRAINER_ARGS, checked
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from nat_finetune.config.component import ItemKind, Section, TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
+from nat_finetune.config.component import (
+    ItemKind,
+    Section,
+    Text,
+    TrainerAdapterConfig,
+    TrainerConfig,
+    TrajectoryBuilderConfig,
+)
 from nat_finetune.remote.addresses import require_address
 from nat_finetune.remote.secrets import checked_key, require_kept
 
@@ -39,7 +46,7 @@ class ArtTrajBuilderConfig(TrajectoryBuilderConfig, name="openpipe_art_traj_buil
 class ArtServerConfig(Section):
     """ART's `OpenAIServerConfig`: how the inference endpoint is started."""
 
-    log_file: str | None = None
+    log_file: Text | None = None
     """On the server's machine."""
     server_args: dict[str, Any] | None = None
     """Arguments of vLLM's server, such as `port`: without one, 0.5.x takes any free port, and 0.4.11 takes 8000."""

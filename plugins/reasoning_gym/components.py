@@ -10,7 +10,7 @@ from nat_finetune_plugins.reasoning_gym.families import open_family
 from pydantic import Field
 
 from nat_finetune.answers import AnswerEvaluatorConfig, answer_of, no_answer
-from nat_finetune.config.component import EvalDatasetBaseConfig
+from nat_finetune.config.component import EvalDatasetBaseConfig, Text
 from nat_finetune.errors import DataError, InfrastructureFailure, Stage
 from nat_finetune.interfaces import Builder, DatasetLoader, Evaluator
 from nat_finetune.registry import register_dataset_loader, register_evaluator
@@ -25,7 +25,7 @@ _PARTS = {"train": range(0, 6), "validation": range(6, 8), "test": range(8, 10)}
 class ReasoningGymDatasetConfig(EvalDatasetBaseConfig, name="reasoning_gym"):
     """Tasks of one family of reasoning-gym, no question twice. Needs the extra `reasoning-gym`."""
 
-    family: str
+    family: Text
     """The library's name of it, such as `chain_sum`."""
     size: Annotated[int, Field(ge=1)]
     seed: Annotated[int, Field(ge=0)] = 0
