@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from nat_finetune.errors import ServiceError
 from nat_finetune.remote.secrets import redact, revealed, snippet
-from nat_finetune.remote.sending import PASSING, UNBEGUN, RetryPolicy, Sender, Unreadable, shown
+from nat_finetune.remote.sending import PASSING, UNBEGUN, NotTheService, RetryPolicy, Sender, Unreadable, shown
 
 __all__ = ["Answer", "Service", "redact"]
 
@@ -211,11 +211,17 @@ def _origin(url: str) -> tuple[str, str, int | None]:
     return parsed.scheme, parsed.host, parsed.port
 
 
+_PAGE = (b"<!doctype", b"<html")
+
+
 def _read(response: httpx.Response) -> Answer:
     headers = dict(response.headers)
     if not response.content:
         return Answer(response.status_code, None, headers)
     kind = response.headers.get("content-type", "")
+    if response.is_success and ("text/html" in kind or response.content.lstrip()[:9].lower().startswith(_PAGE)):
+        hint = "is that the service's address, or has a proxy answered with a page of its own, such as a login?"
+        raise NotTheService(f"an HTML page, expected JSON: {snippet(response.text, length=120)} ({hint})")
     if "json" not in kind or "ndjson" in kind:
         return Answer(response.status_code, response.content, headers)
     try:

@@ -53,6 +53,10 @@ class Unreadable(ValueError):
     """Raised by a reader of answers: this one is not what it says it is."""
 
 
+class NotTheService(Unreadable):
+    """Raised by a reader of answers: somebody else has answered, and would again."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Failure:
     """An attempt that failed."""
@@ -160,6 +164,8 @@ class Sender:
             return _Failure(_unreached(error), "unsent")
         except httpx.RequestError as error:
             return _Failure(_unreached(error), "connection")
+        except NotTheService as error:
+            return _Failure(f"answered {response.status_code} with {error}", "answer", None, transient=False)
         except Unreadable as error:
             return _Failure(f"answered {response.status_code} with what can't be read: {error}", "connection")
 

@@ -68,6 +68,18 @@ async def test_what_was_not_begun_is_sent_again_whatever_it_does(service):
     assert len(server.asked) == 3
 
 
+@pytest.mark.parametrize("kind", ["text/html; charset=utf-8", "application/octet-stream"])
+async def test_a_page_of_a_proxy_is_no_answer(service, kind):
+    login = Answer("<!DOCTYPE html><html><title>Sign in</title></html>", headers={"content-type": kind})
+    async with endpoint_server(login) as server:
+        with pytest.raises(
+            ServiceError, match=r"POST http://.*/jobs answered 200 with an HTML page.*Sign in.*login\?"
+        ) as caught:
+            await service(server.url).post("jobs", json={}, retry=True)
+    assert len(server.asked) == 1
+    assert not caught.value.transient
+
+
 async def test_a_post_that_was_not_sent_is_tried_again(service):
     waits = []
 
