@@ -13,6 +13,11 @@ from typing import Any
 import torch
 
 _PAUSE_HARD = 2  # omp_pause_hard, OpenMP 5.0, section 3.6
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
+_LARGEST_KEPT = 32 << 20
+"""Bytes of the largest piece that is kept: glibc takes no larger bound."""
+_KEPT = (1 << 31) - 1
+"""Bytes that are kept at most: C's largest int."""
 
 
 def place(model: Any) -> tuple[torch.device, int]:
@@ -59,15 +64,18 @@ def _omp_pause() -> Callable[[int], int] | None:
     return None
 
 
-def give_back() -> None:
-    """Hand freed memory back to the system.
+def share_freed_memory() -> None:
+    """Let what one thread has freed serve all others, and keep it for them; before the first large allocation.
 
-    glibc keeps what each thread has freed for that thread: what rollouts used and what updates use would add up, although
-    they are never at work together. Other C libraries can't be asked, and nothing happens.
+    glibc keeps what each thread has freed for that thread: what rollouts used and what updates use would add up, although they
+    are never at work together. And it hands large pieces back to the system, which then has to clear them again for the next
+    operation: a tenth of an update. Other C libraries can't be asked, and nothing happens.
     """
     if sys.platform != "linux":
         return
     try:
-        ctypes.CDLL(None).malloc_trim(0)
+        mallopt = ctypes.CDLL(None).mallopt
     except AttributeError:  # musl
         return
+    for parameter, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _LARGEST_KEPT), (_M_TRIM_THRESHOLD, _KEPT)):
+        mallopt(parameter, value)

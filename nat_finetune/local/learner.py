@@ -10,7 +10,6 @@ from pathlib import Path
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError
 from nat_finetune.local.agreement import Canary, trainer_scores
-from nat_finetune.local.device import give_back
 from nat_finetune.local.lora import attach_lora
 from nat_finetune.local.optimise import Learner, Objective, mean_metrics, optimise
 from nat_finetune.local.optimiser import Optimiser
@@ -81,10 +80,8 @@ def train_policy(
     """
     began = time.monotonic()
     with policy.exclusive():
-        give_back()
         before = learner.weights.digest()
         done = optimise(learner, objective, settings, seed=seed, progress=progress, cancelled=cancelled)
-        give_back()
         digest = learner.weights.digest()
         if not done.curve:
             raise BackendError("the update made no optimiser step")

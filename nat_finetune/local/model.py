@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from nat_finetune.errors import BackendError, ConfigError, Problem, Stage, StageError, boundary
+from nat_finetune.local.device import share_freed_memory
 from nat_finetune.local.source import Source, resolve_source
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -51,6 +52,7 @@ def load_model(source: str, *, dtype: DTypeName = "auto", device: str = "auto", 
     place = resolve_source(source)
     torch_device = pick_device(device)
     torch_dtype = pick_dtype(dtype, torch_device)
+    share_freed_memory()
     model, tokenizer = _read(place, source, torch_dtype, revision)
     if tokenizer.chat_template is None:
         raise BackendError(

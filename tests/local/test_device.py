@@ -7,22 +7,33 @@ import sys
 
 import pytest
 
-from nat_finetune.local.device import free_ram, give_back
-
+SHARE_MEMORY = """
+import os, threading
+from nat_finetune.local.device import free_ram, share_freed_memory
 
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+def work():
+    blocks = [bytearray(b"x" * 60_000) for _ in range(4_000)]  # 240 MB
+
+assert free_ram() > 0
+share_freed_memory()
+before = resident()
+for _ in range(3):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(before, resident())
+"""
+
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries can't be asked")
-def test_what_was_freed_goes_back():
-    assert free_ram() > 0
-    blocks = [bytearray(b"x" * 60_000) for _ in range(4_000)]  # 240 MB in pieces that glibc keeps when they are freed
-    del blocks[:-1]  # the last one holds the end of the heap
-    kept = resident()
-    give_back()
-    assert resident() < kept - 150_000_000
+def test_what_one_thread_has_freed_serves_the_next_and_is_kept():
+    made = subprocess.run([sys.executable, "-c", SHARE_MEMORY], capture_output=True, text=True, check=True)
+    before, after = map(int, made.stdout.split())
+    assert 200_000_000 < after - before < 300_000_000
 
 
 COUNT_HELPERS = """
