@@ -108,8 +108,8 @@ class AgreementConfig(Section):
     """Nats. Null: by the model's dtype, 0.001 for float32 and 0.5 for bfloat16."""
     rows: int = Field(8, ge=1)
     """Token sequences that engine and trainer both score after each update."""
-    max_tokens: int = Field(512, ge=1)
-    """Of these sequences together: where they are long there are fewer of them, but always one."""
+    max_tokens: int = Field(256, ge=1)
+    """That are read of these sequences together: where they are long there are fewer of them, but always one."""
 
 
 class LocalTrainerAdapterConfig(TrainerAdapterConfig, name="local_trainer_adapter"):

@@ -19,7 +19,7 @@ from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import AgreementError
 from nat_finetune.local.budget import Size
-from nat_finetune.local.scores import TEMPERATURE, TrainerScorer
+from nat_finetune.local.scores import SAMPLER, TEMPERATURE, TrainerScorer
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1, torch.float64: 1e-6}
 """By the model's dtype: nats between sampler and trainer that rounding explains."""
@@ -43,28 +43,44 @@ class Canary:
     """Prompt ids and completion ids."""
     trained: tuple[tuple[bool, ...], ...]
     """Which of a row's completion tokens the update trained; the others are context between turns."""
-    temperature: float = 1.0
+    drawn: tuple[tuple[float, ...], ...] | None = None
+    """Logprobs of these tokens, nats, from when they were drawn: None unless the weights from before the update drew all of
+    them, at temperature 1."""
 
     @classmethod
-    def of(cls, rows: Rows, *, count: int, max_tokens: int) -> Canary:
+    def of(cls, rows: Rows, drawn: NDArray[np.bool_] | None, *, count: int, max_tokens: int) -> Canary:
         """The first `count` rows of an update that differ; whatever follows a row's prompt counts as its completion.
 
-        Fewer where they would have more than `max_tokens` together, but always one.
+        Fewer where more than `max_tokens` of theirs would be read together (a prompt that they share once), but always one.
+
+        Args:
+            rows: those of the update.
+            drawn: for each row whether the weights from before the update drew it; None: none.
+            count: most rows.
+            max_tokens: most tokens.
         """
-        found: dict[tuple[Ids, Ids], tuple[bool, ...]] = {}
+        found: dict[tuple[Ids, Ids], int] = {}
+        prompts: set[Ids] = set()
         tokens = 0
         for row in range(len(rows)):
             start, end = int(rows.starts[row]), int(rows.starts[row + 1])
-            first = start + int(rows.loss_mask_N[start:end].argmax())
+            first = int(rows.loss_mask_N[start:end].argmax())
             ids = tuple(rows.token_ids_N[start:end].tolist())
-            key = ids[: first - start], ids[first - start :]
-            if key in found:
+            prompt, completion = ids[:first], ids[first:]
+            if (prompt, completion) in found:
                 continue
-            tokens += len(ids)
+            tokens += len(completion) if prompt in prompts else len(ids)
             if len(found) == count or (found and tokens > max_tokens):
                 break
-            found[key] = tuple(rows.loss_mask_N[first:end].astype(bool).tolist())
-        return cls(tuple(found), tuple(found.values()))
+            found[prompt, completion] = row
+            prompts.add(prompt)
+        masks = [rows.loss_mask_N[rows.starts[row] + len(key[0]) : rows.starts[row + 1]] for key, row in found.items()]
+        known = drawn is not None and drawn[[*found.values()]].all()
+        return cls(
+            tuple(found),
+            tuple(tuple(mask.astype(bool).tolist()) for mask in masks),
+            _drawn_logprobs(rows, [*found.values()]) if known else None,
+        )
 
     @classmethod
     def fixed(cls, vocabulary: int, *, context: int | None, seed: int) -> Canary:
@@ -79,12 +95,14 @@ class Canary:
 class Seen:
     """The canaries' logprobs around an update, nats."""
 
-    before: Scores
-    """The engine's, before it."""
+    before: Scores | None
+    """Of the canary's trained tokens, before it, by the engine; None where another policy than that chose the tokens."""
     engine: Scores
     """The engine's, after it."""
     trainer: Scores
     """The trainer's, after it."""
+    fixed_before: Scores
+    """The engine's of the fixed canary, before the update."""
     fixed_engine: Scores
     fixed_trainer: Scores
     """The same two of the fixed canary, after the update."""
@@ -92,19 +110,28 @@ class Seen:
     """The trainer's of the fixed canary before anything was trained."""
 
 
-def trainer_scores(canary: Canary, scorer: TrainerScorer) -> list[list[float]]:
-    """The trainer's logprobs of the canary's completions, nats."""
+def trainer_scores(canaries: Sequence[Canary], scorer: TrainerScorer) -> list[list[list[float]]]:
+    """For each canary the trainer's logprobs of its completions, nats, by one pass over all of them."""
+    sides = [side for canary in canaries for side in canary.rows]
     rows = Rows.of(
-        [prompt + completion for prompt, completion in canary.rows],
-        [[0] * len(prompt) + [1] * len(completion) for prompt, completion in canary.rows],
+        [prompt + completion for prompt, completion in sides],
+        [[0] * len(prompt) + [1] * len(completion) for prompt, completion in sides],
     )
-    rows.columns[TEMPERATURE] = np.full(len(rows.token_ids_N), canary.temperature, np.float32)
+    rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
     scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], Size(2048, 2048)))
-    flat = np.split(rows.columns[_COLUMN][rows.loss_mask_N], rows.trained_tokens.cumsum()[:-1])
-    return [values.tolist() for values in flat]
+    flat = iter(np.split(rows.columns[_COLUMN][rows.loss_mask_N], rows.trained_tokens.cumsum()[:-1]))
+    return [[next(flat).tolist() for _ in canary.rows] for canary in canaries]
 
 
-def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool, sampled: bool) -> dict[str, float]:
+def trained_scores(canary: Canary, scores: Scores) -> list[list[float]]:
+    """Those of the tokens that the update trained."""
+    return [
+        [value for value, taken in zip(row, trained, strict=True) if taken]
+        for row, trained in zip(scores, canary.trained, strict=True)
+    ]
+
+
+def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool) -> dict[str, float]:
     """Make the three checks; returns what they found, by the names of docs/algorithms.md.
 
     Args:
@@ -112,7 +139,6 @@ def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool, s
         canary: whose scores they are.
         bound: nats that engine and trainer may be apart.
         changed: whether the update changed the weights.
-        sampled: whether the policy from before the update sampled the canary's trained tokens.
 
     Raises:
         AgreementError: a check fails; says which.
@@ -120,7 +146,9 @@ def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool, s
     found = (
         engine_equals_trainer(seen, bound=bound) | engine_changed(seen, changed=changed) | engine_is_not_base(seen, bound=bound)
     )
-    return found | ({"kl_previous": kl_previous(seen, canary)} if sampled else {})
+    if seen.before is None:
+        return found
+    return found | {"kl_previous": kl_previous(seen.before, trained_scores(canary, seen.engine))}
 
 
 def engine_equals_trainer(seen: Seen, *, bound: float) -> dict[str, float]:
@@ -138,7 +166,7 @@ def engine_equals_trainer(seen: Seen, *, bound: float) -> dict[str, float]:
 
 def engine_changed(seen: Seen, *, changed: bool) -> dict[str, float]:
     """`canary_moved`, nats; AgreementError where the weights changed and the engine did not."""
-    moved = float(np.abs(_flat(seen.engine) - _flat(seen.before)).max())
+    moved = float(np.abs(_flat(seen.fixed_engine) - _flat(seen.fixed_before)).max())
     if changed and moved == 0:
         raise AgreementError(
             "canary, engine changed: the weights changed in the update, and the engine's logprobs did not: it still samples "
@@ -163,10 +191,23 @@ def engine_is_not_base(seen: Seen, *, bound: float) -> dict[str, float]:
     return {"canary_from_base": float(np.abs(engine - base).max())}
 
 
-def kl_previous(seen: Seen, canary: Canary) -> float:
+def kl_previous(before: Scores, after: Scores) -> float:
     """KL of the policy before the update to that after it, nats per token, on tokens that the former sampled (k3, >= 0)."""
-    log_ratio = (_flat(seen.engine) - _flat(seen.before))[np.array([taken for row in canary.trained for taken in row])]
+    log_ratio = _flat(after) - _flat(before)
     return float((np.expm1(log_ratio) - log_ratio).mean())
+
+
+def _drawn_logprobs(rows: Rows, chosen: Sequence[int]) -> tuple[tuple[float, ...], ...] | None:
+    """The sampler's, of these rows' trained tokens; None where one is not known, or was drawn at another temperature."""
+    found: list[tuple[float, ...]] = []
+    for row in chosen:
+        place = slice(rows.starts[row], rows.starts[row + 1])
+        mask = rows.loss_mask_N[place].astype(bool)
+        values = rows.columns[SAMPLER][place][mask]
+        if not (np.isfinite(values).all() and (rows.columns[TEMPERATURE][place][mask] == 1).all()):
+            return None
+        found.append(tuple(values.tolist()))
+    return tuple(found)
 
 
 def _flat(scores: Scores) -> Floats:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
@@ -17,7 +18,7 @@ from nat_finetune.types import SamplingParams
 
 Ids = tuple[int, ...]
 
-_NOW, _REFERENCE = "policy", "reference"
+_REFERENCE = "reference"
 _PASS_TOKENS = 2048
 
 
@@ -43,19 +44,21 @@ async def kl_of_fresh_samples(
             for index, (prompt, _) in enumerate(wanted)
         )
     )
-    sides = [(prompt, g.completion_ids) for (prompt, _), g in zip(wanted, made, strict=True)]
-    return await asyncio.to_thread(_kl, policy, learner, sides)
+    rows = Rows.of(
+        [prompt + g.completion_ids for (prompt, _), g in zip(wanted, made, strict=True)],
+        [[0] * len(prompt) + [1] * len(g.completion_ids) for (prompt, _), g in zip(wanted, made, strict=True)],
+    )
+    rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
+    now = np.concatenate([g.logprobs for g in made])
+    return await asyncio.to_thread(_kl, policy, learner, rows, now)
 
 
-def _kl(policy: LocalPolicy, learner: Learner, sides: Sequence[tuple[Ids, Ids]]) -> float | None:
+def _kl(policy: LocalPolicy, learner: Learner, rows: Rows, now: NDArray[np.float64]) -> float | None:
+    """`now`: the logprobs that the completions' tokens were drawn with."""
     if learner.reference is None:
         return None
-    rows = Rows.of([p + c for p, c in sides], [[0] * len(p) + [1] * len(c) for p, c in sides])
-    rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
     plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], Size(_PASS_TOKENS, _PASS_TOKENS))
-    with policy.exclusive():
-        learner.scorer.score_into(rows, _NOW, plans)
-        with learner.reference.active():
-            learner.scorer.score_into(rows, _REFERENCE, plans)
-    gap = (rows.columns[_REFERENCE] - rows.columns[_NOW])[rows.loss_mask_N].astype(np.float64)
+    with policy.exclusive(), learner.reference.active():
+        learner.scorer.score_into(rows, _REFERENCE, plans)
+    gap = rows.columns[_REFERENCE][rows.loss_mask_N].astype(np.float64) - now
     return float((np.expm1(gap) - gap).sum() / len(rows))

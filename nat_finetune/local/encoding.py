@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nat_finetune.errors import ConfigError, DataError, Problem
 from nat_finetune.local.demonstrations import DemonstrationObjective
 from nat_finetune.local.group_objective import GroupObjective
@@ -29,8 +32,8 @@ class Encoded:
     """Trainable tokens whose advantage is exactly 0."""
     reward_shares: dict[str, float] = field(default_factory=dict)
     """By reward: its share of the advantages."""
-    sampled: bool = False
-    """Whether the policy that is trained sampled the trained tokens, as they are."""
+    drawn: NDArray[np.bool_] | None = None
+    """For each row whether the weights that are about to be trained drew its trained tokens; None: no policy drew them."""
 
 
 def encode(
@@ -76,7 +79,7 @@ def encode(
     masked = groups.zero_advantage_tokens
     trained = groups.trained_tokens - (0 if algorithm.needs_reference else masked)
     objective = GroupObjective(groups, algorithm, agreement_bound=agreement_bound)
-    return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares, sampled=True)
+    return Encoded(objective, tuple(groups.dropped), trained, masked, groups.reward_shares, groups.current)
 
 
 _KINDS: dict[type, type] = {PreferenceSettings: PreferencePair, SupervisedSettings: Demonstration}

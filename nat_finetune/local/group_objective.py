@@ -17,8 +17,9 @@ from nat_finetune.algorithms.reduce import REDUCTIONS, StepCounts
 from nat_finetune.data.batches import MicroBatch
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import AgreementError, BackendError
-from nat_finetune.local.group_rows import ADVANTAGES, SAMPLER, GroupRows
+from nat_finetune.local.group_rows import ADVANTAGES, GroupRows
 from nat_finetune.local.optimise import Learner, Unit
+from nat_finetune.local.scores import SAMPLER
 from nat_finetune.local.settings import PolicyGradientSettings
 
 OLD, REFERENCE = "old_logprobs", "reference_logprobs"

@@ -13,10 +13,10 @@ from nat_finetune.data.batches import Rows
 from nat_finetune.data.sharing import Ints
 from nat_finetune.errors import ConfigError, Problem
 from nat_finetune.local.group_advantages import advantages_of_turns
-from nat_finetune.local.scores import TEMPERATURE
+from nat_finetune.local.scores import SAMPLER, TEMPERATURE
 from nat_finetune.types import Dropped, DropReason, Group, RewardTerm, Segment, Trajectory, Turn
 
-ADVANTAGES, SAMPLER = "advantages", "sampler_logprobs"
+ADVANTAGES = "advantages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from pathlib import Path
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal
-from nat_finetune.local.agreement import BOUNDS, Canary, Seen, check_canaries, trainer_scores
+from nat_finetune.local.agreement import BOUNDS, Canary, Scores, Seen, check_canaries, trained_scores, trainer_scores
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
 from nat_finetune.local.drift import kl_of_fresh_samples
 from nat_finetune.local.encoding import Encoded, encode
-from nat_finetune.local.learner import Trained, make_learner, train_policy
+from nat_finetune.local.learner import make_learner, train_policy
 from nat_finetune.local.optimise import Cancelled
 from nat_finetune.local.pair_scores import PairScoring
 from nat_finetune.local.policy import LocalPolicy
@@ -80,7 +80,7 @@ class LocalTrainerAdapter:
         )
         self._fixed = Canary.fixed(policy.vocabulary, context=policy.max_context, seed=seed)
         with policy.exclusive():  # no checkpoint is loaded yet: this is the base
-            self._base_scores = trainer_scores(self._fixed, self._learner.scorer)
+            [self._base_scores] = trainer_scores([self._fixed], self._learner.scorer)
         self._pairs = PairScoring(policy, self._learner, settings)
 
     @property
@@ -222,9 +222,10 @@ class LocalTrainerAdapter:
 
     async def _update(self, job: Job) -> UpdateResult:
         settings = self._settings
-        canary = Canary.of(job.encoded.objective.rows, count=settings.agreement_rows, max_tokens=settings.agreement_tokens)
-        engine = self._policy.engine
-        before = await engine.score(canary.rows, temperature=canary.temperature)
+        canary = Canary.of(
+            job.encoded.objective.rows, job.encoded.drawn, count=settings.agreement_rows, max_tokens=settings.agreement_tokens
+        )
+        before, fixed_before = await self._before(job, canary)
 
         def progress(share: float) -> None:
             job.progress = share
@@ -241,7 +242,16 @@ class LocalTrainerAdapter:
             cancelled=job.stop.is_set,
         )
         job.log += [_line(index, step) for index, step in enumerate(done.curve)]
-        checks = await self._checked(job, canary, before, done)
+        seen = Seen(
+            before=before,
+            engine=await self._policy.engine.score(canary.rows),
+            trainer=done.canary_scores[0],
+            fixed_before=fixed_before,
+            fixed_engine=await self._policy.engine.score(self._fixed.rows),
+            fixed_trainer=done.canary_scores[1],
+            fixed_base=self._base_scores,
+        )
+        checks = check_canaries(seen, canary, bound=self._bound, changed=done.changed) | await self._drift(job, canary)
         job.log.append(", ".join(f"{name} {value:.3g}" for name, value in checks.items()))
         return UpdateResult(
             policy=done.policy,
@@ -254,29 +264,27 @@ class LocalTrainerAdapter:
             reward_shares=job.encoded.reward_shares,
         )
 
-    async def _checked(self, job: Job, canary: Canary, before: list[list[float]], done: Trained) -> dict[str, float]:
-        """Hold engine and trainer against one another after an update, and measure how far the policy has gone."""
-        engine, (by_trainer, fixed_by_trainer) = self._policy.engine, done.canary_scores
-        seen = Seen(
-            before=before,
-            engine=await engine.score(canary.rows, temperature=canary.temperature),
-            trainer=by_trainer,
-            fixed_engine=await engine.score(self._fixed.rows, temperature=self._fixed.temperature),
-            fixed_trainer=fixed_by_trainer,
-            fixed_base=self._base_scores,
+    async def _before(self, job: Job, canary: Canary) -> tuple[Scores | None, Scores]:
+        """What the engine makes of the canary, where the policy that is trained drew it, and of the fixed one."""
+        engine = self._policy.engine
+        fixed = await engine.score(self._fixed.rows)
+        if job.encoded.drawn is None:
+            return None, fixed
+        return canary.drawn or trained_scores(canary, await engine.score(canary.rows)), fixed
+
+    async def _drift(self, job: Job, canary: Canary) -> dict[str, float]:
+        """How far an update on preferences has taken the policy from the reference."""
+        if not isinstance(self._settings.algorithm, PreferenceSettings):
+            return {}
+        kl = await kl_of_fresh_samples(
+            self._policy,
+            self._learner,
+            tuple(dict.fromkeys(prompt for prompt, _ in canary.rows)),
+            samples=FRESH_SAMPLES,
+            max_tokens=max(len(completion) for _, completion in canary.rows),
+            seed=job.seed,
         )
-        checks = check_canaries(seen, canary, bound=self._bound, changed=done.changed, sampled=job.encoded.sampled)
-        if isinstance(self._settings.algorithm, PreferenceSettings):
-            kl = await kl_of_fresh_samples(
-                self._policy,
-                self._learner,
-                tuple(dict.fromkeys(prompt for prompt, _ in canary.rows)),
-                samples=FRESH_SAMPLES,
-                max_tokens=max(len(completion) for _, completion in canary.rows),
-                seed=job.seed,
-            )
-            checks |= {} if kl is None else {"kl_ref_fresh": kl}
-        return checks
+        return {} if kl is None else {"kl_ref_fresh": kl}
 
     def _hold(self, reference: PolicyRef | None) -> None:
         """Make the reference the policy that is asked for: the one that is held already, or the policy as it is now."""

@@ -55,7 +55,7 @@ class Trained:
     policy: PolicyRef
     metrics: dict[str, float]
     curve: tuple[dict[str, float], ...]
-    canary_scores: tuple[list[list[float]], ...]
+    canary_scores: list[list[list[float]]]
     """The trainer's logprobs of each canary after the update, nats."""
     changed: bool
     """Whether the digest of the weights is another one."""
@@ -89,7 +89,7 @@ def train_policy(
             policy=policy.updated(digest),
             metrics=mean_metrics(done.curve) | done.metrics,
             curve=done.curve,
-            canary_scores=tuple(trainer_scores(canary, learner.scorer) for canary in canaries),
+            canary_scores=trainer_scores(canaries, learner.scorer),
             changed=digest != before,
             seconds=time.monotonic() - began,
         )

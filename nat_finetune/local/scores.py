@@ -21,6 +21,8 @@ from nat_finetune.local.onednn import ROWS, onednn_linear
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
+SAMPLER = "sampler_logprobs"
+"""Column with the log-probability that the sampler drew each token with."""
 
 MASKED_TREE_TOKENS = 1024
 """Attention by a mask costs the square of a tree's length: beyond this, reading a beginning again is cheaper."""

@@ -118,4 +118,4 @@ class UpdateSettings:
     agreement_bound: float | None = None
     """Nats; None: by the model's dtype."""
     agreement_rows: int = 8
-    agreement_tokens: int = 512
+    agreement_tokens: int = 256

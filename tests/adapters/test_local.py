@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -250,10 +251,13 @@ async def test_an_engine_that_samples_from_the_base_is_found(monkeypatch):
     """The bound is so wide that neither it nor a movement would tell; the adapter's own start-up scores do."""
     with tiny_policy() as policy:
         adapter = adapter_of(policy, lora={"rank": 4, "alpha": 8}, learning_rate=0.3, agreement={"bound": 2.0})
-        base, score = adapter._base_scores, policy.engine.score
+        base, score, rounding = adapter._base_scores, policy.engine.score, itertools.count()
 
         async def of_the_base(rows, **options):
-            return base if rows == adapter._fixed.rows else await score(rows, **options)
+            if rows != adapter._fixed.rows:
+                return await score(rows, **options)
+            apart = 1e-6 * next(rounding)
+            return [[value + apart for value in row] for row in base]
 
         monkeypatch.setattr(policy.engine, "score", of_the_base)
         with pytest.raises(AgreementError, match=r"engine is not the base: .* has gone 0% of that way"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from nat_finetune.data.batches import Rows
@@ -17,13 +18,16 @@ from nat_finetune.local.agreement import (
     engine_equals_trainer,
     engine_is_not_base,
     kl_previous,
+    trained_scores,
 )
+from nat_finetune.local.scores import SAMPLER, TEMPERATURE
 
 CANARY = Canary((((1,), (2, 3)),), ((True, False),))
 SEEN = Seen(
-    before=[[-1.0, -2.0]],
+    before=[[-1.0]],
     engine=[[-1.5, -2.25]],
     trainer=[[-1.5, -2.125]],
+    fixed_before=[[-2.5, -4.0]],
     fixed_engine=[[-3.0, -4.0]],
     fixed_trainer=[[-3.0, -4.0]],
     fixed_base=[[-2.0, -4.0]],
@@ -31,7 +35,7 @@ SEEN = Seen(
 
 
 def test_what_the_checks_find():
-    found = check_canaries(SEEN, CANARY, bound=0.2, changed=True, sampled=True)
+    found = check_canaries(SEEN, CANARY, bound=0.2, changed=True)
     log_ratio = -0.5
     assert found == {
         "agreement_max_abs": 0.125,
@@ -40,7 +44,7 @@ def test_what_the_checks_find():
         "canary_from_base": 1.0,
         "kl_previous": pytest.approx(math.exp(log_ratio) - 1 - log_ratio),
     }
-    assert "kl_previous" not in check_canaries(SEEN, CANARY, bound=0.2, changed=True, sampled=False)
+    assert "kl_previous" not in check_canaries(replace(SEEN, before=None), CANARY, bound=0.2, changed=True)
 
 
 def test_engine_equals_trainer():
@@ -54,7 +58,7 @@ def test_engine_equals_trainer():
 
 
 def test_engine_changed():
-    still = replace(SEEN, engine=SEEN.before)
+    still = replace(SEEN, fixed_engine=SEEN.fixed_before)
     assert engine_changed(still, changed=False) == {"canary_moved": 0.0}
     with pytest.raises(AgreementError, match="engine changed: the weights changed"):
         engine_changed(still, changed=True)
@@ -74,20 +78,38 @@ def test_nearer_to_the_base_than_rounding_nothing_is_said():
 
 def test_kl_is_over_the_sampled_tokens_and_never_negative():
     both = replace(CANARY, trained=((True, True),))
-    assert kl_previous(SEEN, both) != kl_previous(SEEN, CANARY)
-    up = replace(SEEN, engine=[[-0.5, -2.0]])
-    assert kl_previous(up, CANARY) == pytest.approx(math.exp(0.5) - 1.5)
+    assert trained_scores(CANARY, SEEN.engine) == [[-1.5]]
+    assert trained_scores(both, SEEN.engine) == SEEN.engine
+    assert kl_previous([[-1.0]], [[-0.5]]) == pytest.approx(math.exp(0.5) - 1.5)
+
+
+ROWS = Rows.of([[5, 6, 7, 8], [5, 6, 7, 8], [5, 9], [4, 9]], [[0, 1, 0, 1], [0, 1, 0, 1], [0, 1], [0, 1]])
 
 
 def test_canaries_know_which_tokens_were_trained():
-    rows = Rows.of([[5, 6, 7, 8], [5, 6, 7, 8], [5, 9]], [[0, 1, 0, 1], [0, 1, 0, 1], [0, 1]])
-    canary = Canary.of(rows, count=8, max_tokens=9)
-    assert canary.rows == (((5,), (6, 7, 8)), ((5,), (9,)))
-    assert canary.trained == ((True, False, True), (True,))
-    assert Canary.of(rows, count=1, max_tokens=9).rows == canary.rows[:1]
-    assert Canary.of(rows, count=8, max_tokens=6).rows == canary.rows  # a row that is there already costs nothing
-    assert Canary.of(rows, count=8, max_tokens=5).rows == canary.rows[:1]
-    assert Canary.of(rows, count=8, max_tokens=1).rows == canary.rows[:1]
+    canary = Canary.of(ROWS, None, count=8, max_tokens=7)
+    assert canary.rows == (((5,), (6, 7, 8)), ((5,), (9,)), ((4,), (9,)))
+    assert canary.trained == ((True, False, True), (True,), (True,))
+    assert canary.drawn is None
+    assert Canary.of(ROWS, None, count=1, max_tokens=9).rows == canary.rows[:1]
+    assert Canary.of(ROWS, None, count=8, max_tokens=6).rows == canary.rows[:2]
+    assert Canary.of(ROWS, None, count=8, max_tokens=5).rows == canary.rows[:2]  # what is there already costs nothing
+    assert Canary.of(ROWS, None, count=8, max_tokens=4).rows == canary.rows[:1]
+    assert Canary.of(ROWS, None, count=8, max_tokens=1).rows == canary.rows[:1]
+
+
+def test_what_the_policy_drew_itself_need_not_be_scored_again():
+    ROWS.add_column(SAMPLER, [np.array(values, np.float32) for values in ([0, -1, 0, -2], [0, -1, 0, -2], [0, -3], [0, -4])])
+    ROWS.add_column(TEMPERATURE, [np.ones(length, np.float32) for length in (4, 4, 2, 2)])
+    everything = np.ones(4, np.bool_)
+    assert Canary.of(ROWS, everything, count=2, max_tokens=9).drawn == ((-1.0, -2.0), (-3.0,))
+    assert Canary.of(ROWS, np.array([True, True, False, True]), count=2, max_tokens=9).drawn is None  # an older policy's
+    assert Canary.of(ROWS, np.array([True, True, False, True]), count=1, max_tokens=9).drawn == ((-1.0, -2.0),)
+    ROWS.columns[TEMPERATURE][9] = 0.5
+    assert Canary.of(ROWS, everything, count=2, max_tokens=9).drawn is None
+    ROWS.columns[TEMPERATURE][9] = 1
+    ROWS.columns[SAMPLER][9] = np.nan
+    assert Canary.of(ROWS, everything, count=2, max_tokens=9).drawn is None
 
 
 def test_fixed_canaries_are_those_of_the_seed_and_fit_the_context():
