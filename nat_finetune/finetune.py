@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from nat_finetune.compose import Composition, compose
+from nat_finetune.compose import Composition, compose, target_of
 from nat_finetune.config.held_out import HeldOutSide, evaluates_examples, held_out_settings, metric_names
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import PAIR_METRICS, FinetuningConfig, RunConfig
@@ -25,6 +25,7 @@ from nat_finetune.interfaces import AnnotatingEvaluator, ObservingEvaluator, Pai
 from nat_finetune.preflight.holdout import DataSets, check_pairs, load_data, load_held_out
 from nat_finetune.preflight.reward_check import require_trusted_reward
 from nat_finetune.registry import Registry
+from nat_finetune.report.backend import made_elsewhere
 from nat_finetune.report.data import build_report, describe_environment
 from nat_finetune.report.html import render
 from nat_finetune.report.progress import Progress
@@ -121,12 +122,14 @@ async def export_run(
 
     Raises:
         OutputError: `output` exists already.
-        BackendError: the run has no LoRA adapter to export, or no checkpoint.
+        BackendError: the run has no LoRA adapter to export, or no checkpoint, or its weights are a backend's.
     """
     from nat_finetune.local.export import export_adapter, export_merged
 
     if output.exists():
         raise OutputError(f"{output} exists; give a folder that does not")
+    if not loaded.config.llms[target_of(loaded.config).llm].trainable_locally:
+        raise BackendError(f"{run} has no weights here to export: {made_elsewhere(RunStore(run))}")
     async with compose(loaded.config, registry) as parts:
         policy = await policy_of(loaded.config, parts, run, checkpoint)
         local = await parts.get_policy()

@@ -34,6 +34,18 @@ def backend_line(job: Mapping[str, Any]) -> str:
     return ", ".join(str(part) for part in parts if part)
 
 
+def made_elsewhere(store: RunStore) -> str:
+    """What a backend that keeps its weights made last, in its own words, and the commands to go on with it."""
+    made = [job for job in backend_part(store) if job.get("output_model")]
+    if not made:
+        return "its model is not `_type: local`, and no backend has made one yet"
+    last = made[-1]
+    named = [str(last["output_model"]), *(str(last[key]) for key in ("checkpoint", "deployment") if last.get(key))]
+    commands = [f"  {command}" for command in last.get("commands") or ()]
+    where = f"{last.get('service') or last['adapter']} keeps what it trained: {', '.join(dict.fromkeys(named))}"
+    return "\n".join([where, *(["to go on with it:", *commands] if commands else [])])
+
+
 def _described(record: JobRecord, store: RunStore) -> dict[str, Any]:
     ref, status, update = record.ref, record.status, store.update_result(record.spec.step)
     return {

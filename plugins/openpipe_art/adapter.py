@@ -52,10 +52,15 @@ class ArtTrainerAdapter:
         self._noise: float | None = None
 
     async def health(self) -> None:
-        """Raise BackendError unless the server is well and its endpoint serves the current step."""
+        """Raise BackendError unless the server is well and its endpoint serves the current step.
+
+        Where there is no run (a look at a config), also where a run would be refused: another one has trained the model.
+        """
         art = self._art
         await art.server.health()
         await art.ask_step()
+        if self._folder is None:
+            art.require_equal_steps()
         names = await art.inference.names()
         if art.current_step == art.step and art.name not in names:
             raise BackendError(f"{art.endpoint.base_url} does not serve {art.name}, but {', '.join(names) or 'nothing'}")

@@ -55,6 +55,10 @@ def test_what_is_not_served_is_not_measured(site):
     asked = site.cli("eval", str(site.run))
     assert asked.returncode == 6
     assert why in asked.stderr
+    exported = site.cli("export", str(site.run), "trained")
+    assert exported.returncode == 6
+    assert "has no weights here to export: rehearsal keeps what it trained: trained-job-1" in exported.stderr
+    assert exported.stderr.endswith("to go on with it:\n  deploy trained-job-1\n")
 
 
 @pytest.mark.slow

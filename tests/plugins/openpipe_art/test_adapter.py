@@ -172,6 +172,9 @@ async def test_a_model_that_another_run_has_trained_is_refused(tmp_path):
         with pytest.raises(BackendError, match=r"at step 1, this run at step 0.* another backend.name, .* start_step: 1"):
             async with connected(config(server.url), tmp_path / "2"):
                 pass
+        async with connected(config(server.url), None) as (adapter, _):
+            with pytest.raises(BackendError, match="Another run has trained it"):  # what doctor says of such a config
+                await adapter.health()
         async with connected(config(server.url, start_step=1), tmp_path / "2") as (adapter, _):
             *_, result = await trained(adapter)
     assert result.policy == PolicyRef("policy", 1, "m@2")
