@@ -1,15 +1,16 @@
 """Attention of training over sequences that hold trees of rows: nothing that no token sees is computed.
 
-On a CPU each `Part` of the layout is one call of torch's flash kernel; results of parts that the same tokens see are joined by
-their log-normalisers, and the backward pass of a part needs no more than the joint result (as in arXiv:2205.14135, section
-B.2, whose tiles these parts are). Elsewhere, and where a layer's window is shorter than its rows, a mask says what is seen.
+On a CPU short rows go by `tiles`, and of long ones each `Part` of the layout is one call of torch's flash kernel; results of
+parts that the same tokens see are joined by their log-normalisers, and the backward pass of a part needs no more than the
+joint result (as in arXiv:2205.14135, section B.2, whose tiles these parts are). Elsewhere, and where a layer's window is
+shorter than its rows, a mask says what is seen.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from nat_finetune.data.layout import Part, seen
+from nat_finetune.local.tiles import Tiles, plan_tiles, tiled_attention
 
 _log = logging.getLogger(__name__)
 _TOLERANCE = 1e-4
+_TILED = 256
+"""Tiles are the faster way where a token sees fewer keys than this on average (measured)."""
 
 
 class Branches:
@@ -31,18 +35,30 @@ class Branches:
         self._positions_L_T = positions_L_T
         self._reach = int(positions_L_T.max()) + 1
         self._masks: dict[int | None, Tensor] = {}
+        self._tiles: dict[tuple[int, int], Tiles] = {}
+        pairs = sum((part.end - part.begin) * (part.behind - part.first) // (1 + part.causal) for part in parts)
+        self._short = pairs < _TILED * positions_L_T.numel()
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         """Attention, `[L, T, heads, head size]`; arguments as SDPA has them, keys and values possibly of fewer heads."""
         whole = window is None or window >= self._reach
-        if whole and len(query) == 1 and query.device.type == "cpu" and _has_flash():
-            scale = query.shape[-1] ** -0.5 if scale is None else scale
-            joint: Tensor = _Parts.apply(query, key, value, self._parts, scale)  # type: ignore[no-untyped-call]
-            return joint
+        if whole and len(query) == 1 and query.device.type == "cpu":
+            given = query.shape[-1] ** -0.5 if scale is None else scale
+            if self._short and query.dtype is torch.float32 and _is_right(_by_tiles):
+                return tiled_attention(query, key, value, self._plan(query, key), given)
+            if _is_right(_by_parts):
+                return _by_parts(query, key, value, self._parts, given)
         key, value = (_repeated(states, query) for states in (key, value))
         mask = self._mask(None if whole else window)
         out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
         return out.transpose(1, 2)
+
+    def _plan(self, query: Tensor, key: Tensor) -> Tiles:
+        """Made by the first layer, used by all."""
+        heads = query.shape[1], key.shape[1]
+        if heads not in self._tiles:
+            self._tiles[heads] = plan_tiles(self._parts, query.shape[2], *heads)
+        return self._tiles[heads]
 
     def _mask(self, window: int | None) -> Tensor:
         """`[L, 1, T, T]`, true where a token sees another; the window counts positions in the row, not in the tree."""
@@ -114,23 +130,32 @@ def _repeated(states: Tensor, query: Tensor) -> Tensor:
     return states if groups == 1 else states.repeat_interleave(groups, dim=1)
 
 
+def _by_parts(query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scale: float) -> Tensor:
+    out: Tensor = _Parts.apply(query, key, value, parts, scale)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _by_tiles(query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], scale: float) -> Tensor:
+    return tiled_attention(query, key, value, plan_tiles(parts, query.shape[2], query.shape[1], key.shape[1]), scale)
+
+
 @functools.cache
-def _has_flash() -> bool:
-    """Whether this torch's flash kernel for CPUs can be called part by part, and is right: held against a mask, once."""
+def _is_right(way: Callable[[Tensor, Tensor, Tensor, Sequence[Part], float], Tensor]) -> bool:
+    """Whether this torch's kernels can be called in that way, and are right: held against a mask, once."""
     parts = (Part(0, 5, 0, 5, True), Part(5, 8, 5, 8, True), Part(8, 10, 8, 10, True), Part(5, 10, 0, 4, False))
     generator = torch.Generator().manual_seed(0)
     query, key, value, weight = (torch.randn((1, 2, 10, 16), generator=generator, requires_grad=i < 3) for i in range(4))
     mask = torch.from_numpy(seen(parts, (1, 10)))
     try:
         with torch.enable_grad():
-            found = _Parts.apply(query, key, value, parts, 0.25).transpose(1, 2)  # type: ignore[no-untyped-call]
+            found = way(query, key, value, parts, 0.25).transpose(1, 2)
             expected = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.25)
             gradients = [torch.autograd.grad((out * weight).sum(), (query, key, value)) for out in (found, expected)]
     except (RuntimeError, AttributeError) as error:
-        _log.warning("attention of updates goes by masks: the flash kernel can't be called (%s)", str(error).splitlines()[0])
+        _log.warning("attention of updates goes another way: torch's kernels can't be called (%s)", str(error).splitlines()[0])
         return False
     pairs = [(found, expected), *zip(*gradients, strict=True)]
     difference = max(float(np.abs((a - b).detach().numpy()).max()) for a, b in pairs)
     if not difference <= _TOLERANCE:
-        _log.warning("attention of updates goes by masks: the flash kernel's results differ by %.2g", difference)
+        _log.warning("attention of updates goes another way: the results of torch's kernels differ by %.2g", difference)
     return difference <= _TOLERANCE
