@@ -13,14 +13,11 @@ from typing import Any
 from torch import Tensor, cat
 from torch.nn import functional
 
-from nat_finetune.errors import BackendError
 from nat_finetune.local.attention import attend
 from nat_finetune.local.device import free_ram, place
 from nat_finetune.local.fast_linear import FastLinear, can_pack
 from nat_finetune.local.kv_cache import Extend, Prefill
-
-BLOCKS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
-"""Named, not guessed: a short comparison can't see everything in which another block might differ."""
+from nat_finetune.local.layers import Layer, layers_of, rotated, turns
 
 
 class _Norm:
@@ -37,23 +34,18 @@ class _Norm:
 class _Block:
     """One layer."""
 
-    def __init__(self, layer: Any, index: int, *, packed: bool) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
-        self.index = index
-        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
-        self.qkv = FastLinear([attention.q_proj, attention.k_proj, attention.v_proj], packed=packed)
-        self.out = FastLinear([attention.o_proj], packed=packed)
-        self.gate_up = FastLinear([mlp.gate_proj, mlp.up_proj], packed=packed)
-        self.down = FastLinear([mlp.down_proj], packed=packed)
-        self.act = mlp.act_fn
-        parts = dict(attention.named_children())
-        self.query_norm = _Norm(parts["q_norm"]) if "q_norm" in parts else None
-        self.key_norm = _Norm(parts["k_norm"]) if "k_norm" in parts else None
-        self.size = int(attention.head_dim)
-        self.heads = int(attention.config.num_attention_heads)
-        self.shared = int(attention.config.num_key_value_heads)
-        self.scale = float(attention.scaling)
-        self.window = _window(attention, index)
+    def __init__(self, layer: Layer, *, packed: bool) -> None:
+        self.index, self.size, self.heads, self.shared = layer.index, layer.size, layer.heads, layer.shared
+        self.scale, self.window = layer.scale, layer.window
+        self.before, self.between = _Norm(layer.before), _Norm(layer.between)
+        out, gate, up, down = layer.of_output
+        self.qkv = FastLinear(layer.of_input, packed=packed)
+        self.out = FastLinear([out], packed=packed)
+        self.gate_up = FastLinear([gate, up], packed=packed)
+        self.down = FastLinear([down], packed=packed)
+        self.act = layer.mlp.act_fn
+        self.query_norm = None if layer.query_norm is None else _Norm(layer.query_norm)
+        self.key_norm = None if layer.key_norm is None else _Norm(layer.key_norm)
 
     def linears(self) -> tuple[FastLinear, ...]:
         return self.qkv, self.out, self.gate_up, self.down
@@ -62,7 +54,7 @@ class _Block:
         """`cos`, `sin`: [N, 1, head size]; `rows`: B of N = B · T."""
         states = self.qkv(self.before(x_N_H)).view(x_N_H.shape[0], -1, self.size)
         turned = self.heads + self.shared
-        query_key = _rotated(self._normalised(states[:, :turned]), cos, sin)
+        query_key = rotated(self._normalised(states[:, :turned]), cos, sin)
         out = attend(
             slots,
             self.index,
@@ -89,14 +81,12 @@ class BlockForward:
     def __init__(self, model: Any) -> None:
         """Raises BackendError where the model is made of something else."""
         decoder = model.get_decoder()
-        kinds = {type(layer).__name__ for layer in decoder.layers}
-        if not kinds <= set(BLOCKS):
-            raise BackendError(f"its blocks are {', '.join(sorted(kinds))}")
+        layers = layers_of(decoder)
         self.device, self.pass_tokens = place(model)
         self._embedding = model.get_input_embeddings()
         count = sum(parameter.numel() for parameter in model.parameters())
         packed = can_pack(self._embedding.weight, count, free_ram())
-        self._blocks = [_Block(layer, index, packed=packed) for index, layer in enumerate(decoder.layers)]
+        self._blocks = [_Block(layer, packed=packed) for layer in layers]
         self._norm, self._rotary = _Norm(decoder.norm), decoder.rotary_emb
         self._head = FastLinear([model.get_output_embeddings()], packed=packed)
         self.shares = all(block.window is None for block in self._blocks)
@@ -111,7 +101,7 @@ class BlockForward:
         """Hidden states after the last layer, [B, T, hidden size]."""
         rows = ids_B_T.shape[0]
         states = functional.embedding(ids_B_T, self._embedding.weight)
-        cos, sin = (part.expand(rows, -1, -1).reshape(-1, 1, part.shape[-1]) for part in self._rotary(states, positions_B_T))
+        cos, sin = turns(self._rotary, states, positions_B_T)
         x_N_H = states.reshape(-1, states.shape[-1])
         for block in self._blocks:
             x_N_H = block(x_N_H, cos, sin, rows, slots)
@@ -125,23 +115,3 @@ class BlockForward:
 def _by_row(states: Tensor, rows: int) -> Tensor:
     """[B · T, …] → [B, T, …]."""
     return states.view(rows, -1, *states.shape[1:])
-
-
-def _rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions (arXiv:2104.09864) as these models pair dimensions: i with i + half. [N, heads, head size]."""
-    half = states.shape[-1] // 2
-    out = states * cos
-    out[..., :half].addcmul_(states[..., half:], sin[..., :half], value=-1)
-    out[..., half:].addcmul_(states[..., :half], sin[..., half:])
-    return out
-
-
-def _window(attention: Any, index: int) -> int | None:
-    """Positions that a layer looks back over; None for all."""
-    config = attention.config
-    found = config.to_dict()
-    kinds = found.get("layer_types")
-    if kinds is not None and kinds[index] != "sliding_attention":
-        return None
-    window: int | None = found.get("sliding_window")
-    return window

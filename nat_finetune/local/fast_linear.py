@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nat_finetune.errors import BackendError
-from nat_finetune.local.linear import fast_product, linear
+from nat_finetune.local.linear import linear
 from nat_finetune.local.onednn import onednn_linear
+from nat_finetune.local.products import fast_product
 
 _ROWS = 32
 """Rows that the blocked layout is chosen for; measured: it serves 1 to 512 as well as a layout of their own."""

@@ -37,6 +37,22 @@ def onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, packed: boo
     return out[:rows].view(*x.shape[:-1], out.shape[-1])
 
 
+def onednn_added(x: Tensor, weight: Tensor, bias: Tensor | None, other: Tensor) -> Tensor:
+    """`x weightᵀ + bias + other`, `[N, M]`: added while the product is still at hand.
+
+    Raises:
+        AttributeError, RuntimeError: this build of torch lacks the operator.
+    """
+    rows, inner = x.shape
+    more_rows = filled(rows) - rows
+    if more_rows:
+        x, other = (functional.pad(value, (0, 0, 0, more_rows)) for value in (x, other))
+    if inner > _STEPS[-1][0] and inner % 16:  # a number of tokens, or of ranks side by side
+        x, weight = (functional.pad(value, (0, filled(inner) - inner)) for value in (x, weight))
+    out: Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, weight, bias, "add")
+    return out[:rows]
+
+
 def filled(count: int) -> int:
     """The number of rows that is computed where so many are wanted."""
     step = next((step for limit, step in _STEPS if count <= limit), ROWS)

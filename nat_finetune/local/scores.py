@@ -16,8 +16,9 @@ from nat_finetune.errors import BackendError
 from nat_finetune.local.attention import ATTENTION
 from nat_finetune.local.branches import Branches
 from nat_finetune.local.budget import Size
-from nat_finetune.local.linear import fast_product, fits
 from nat_finetune.local.onednn import ROWS, onednn_linear
+from nat_finetune.local.products import fast_product, fits
+from nat_finetune.local.trained_blocks import trained_blocks
 
 TEMPERATURE = "temperature"
 """Column with the temperature at which each token was sampled."""
@@ -48,6 +49,7 @@ class TrainerScorer:
         values = _LOGIT_VALUES.get(self.device.type, 1 << 25)
         self._chunk_tokens = max(32, values // int(base.config.get_text_config().vocab_size))
         self._product = fast_product() if fits(self._head.weight) else functional.linear
+        self._blocks = trained_blocks(self._decoder)
         self._mask_prepared = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=self.device)
         # `slot_attention` is in place where the engine found that the model gives the same with it.
         branches = base.config._attn_implementation == ATTENTION
@@ -59,7 +61,7 @@ class TrainerScorer:
 
     def scores(self, batch: MicroBatch) -> TokenScores:
         """Log-probabilities (nats, at each token's sampling temperature) and entropies, `[R, T]`; 0 where not trained."""
-        hidden_L_T_D = self._hidden(batch)
+        hidden_L_T_D, places_R_T = self._hidden(batch)
         temperature_R_T = batch.columns[TEMPERATURE]
         parts = [
             selected_logprobs(
@@ -71,7 +73,7 @@ class TrainerScorer:
                 chunk_tokens=self._chunk_tokens,
                 softcap=self._softcap,
                 logit_scale=self._logit_scale,
-                places_B_T=batch.places_R_T,
+                places_B_T=places_R_T,
                 product=self._product,
             )
             for temperature in torch.unique(temperature_R_T[batch.loss_mask_R_T]).tolist()
@@ -82,19 +84,24 @@ class TrainerScorer:
             entropy_B_T=sum((other.entropy_B_T for other in others), first.entropy_B_T),
         )
 
-    def _hidden(self, batch: MicroBatch) -> Tensor:
+    def _hidden(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Hidden states, and for each token of each row where among them its own stands."""
         if batch.parts is None:
             # No attention mask: padding is on the right, where a causal model never looks.
             hidden: Tensor = self._decoder(input_ids=batch.input_ids_L_T, use_cache=False).last_hidden_state
-            return hidden
+            return hidden, batch.places_R_T
+        branches = Branches(batch.parts, batch.positions_L_T)
+        if self._blocks is not None and len(batch.input_ids_L_T) == 1:
+            wanted_P, places_R_T = _wanted(batch, self._multiple)
+            return self._blocks.hidden(batch.input_ids_L_T, batch.positions_L_T, branches, wanted_P), places_R_T
         hidden = self._decoder(
             input_ids=batch.input_ids_L_T,
             position_ids=batch.positions_L_T,
             attention_mask=self._mask_prepared,  # four dimensions: transformers makes none itself; `slots` knows the real one
             use_cache=False,
-            slots=Branches(batch.parts, batch.positions_L_T),
+            slots=branches,
         ).last_hidden_state
-        return hidden
+        return hidden, batch.places_R_T
 
     def plans(self, rows: Rows, units: Sequence[Sequence[int]], size: Size) -> list[Plan]:
         """Sort units into micro-batches as this model reads them; see `Rows.plans`."""
@@ -108,6 +115,18 @@ class TrainerScorer:
         for plan in plans:
             batch = rows.micro_batch(plan, self.device)
             rows.store(column, batch, self.scores(batch).logprobs_B_T)
+
+
+def _wanted(batch: MicroBatch, multiple: int) -> tuple[Tensor, Tensor]:
+    """Where the hidden states stand that trained tokens are predicted from, `[P]`, and the rows' places among those.
+
+    Filled up to a multiple with others, so that no product has to fill up its rows.
+    """
+    wanted_N = torch.zeros(batch.input_ids_L_T.numel(), dtype=torch.bool)
+    wanted_N[batch.places_R_T[:, :-1][batch.loss_mask_R_T[:, 1:]]] = True
+    more = -int(wanted_N.sum()) % multiple
+    wanted_N[(~wanted_N).nonzero()[:more]] = True
+    return wanted_N.nonzero()[:, 0], (wanted_N.cumsum(0) - 1)[batch.places_R_T]
 
 
 def bare_model(model: Any) -> Any:

@@ -8,7 +8,7 @@ from torch import nn
 
 from nat_finetune.errors import BackendError
 from nat_finetune.local.fast_linear import FastLinear, can_pack
-from nat_finetune.local.linear import fast_product
+from nat_finetune.local.products import fast_product
 
 needs_onednn = pytest.mark.skipif(fast_product() is nn.functional.linear, reason="oneDNN's product is not used on this machine")
 PACKED = [pytest.param(True, marks=needs_onednn), False]

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from nat_finetune.local.linear import fast_product
 from nat_finetune.local.onednn import ROWS, filled, onednn_linear
+from nat_finetune.local.products import fast_product
 
 pytestmark = pytest.mark.skipif(fast_product() is functional.linear, reason="no oneDNN product here")
 
