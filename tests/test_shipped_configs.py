@@ -43,3 +43,10 @@ def test_an_empty_text_is_no_name_and_no_path(name, key):
     (problem,) = caught.value.problems
     assert problem.key == key
     assert "empty" in problem.message
+
+
+def test_what_alternatives_of_a_value_expect_is_one_problem():
+    path, wrong = CONFIGS[0].with_name("grpo_tic_tac_toe.yml"), "trainer_adapters.here.max_tokens_per_microbatch=0"
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, [wrong], registry=Registry.installed())
+    assert [problem.message for problem in caught.value.problems] == ["expected at least 1 or 'auto', found 0"]

@@ -249,13 +249,14 @@ def duration(seconds: float) -> str:
 def step_line(metrics: Mapping[str, Any], steps: int | None = None) -> str:
     """A step: how many of all are done with it, rewards, what was kept and dropped, the update, seconds."""
     parts = [f"step {metrics['step']}", *([f"{metrics['step'] + 1}/{steps} done"] if steps is not None else [])]
-    parts.append(f"{metrics['rollouts']} rollouts")
+    collected = metrics["rollouts"] > 0  # not where records are trained on, or the backend runs the rollouts
+    parts += [f"{metrics['rollouts']} rollouts"] if collected else []
     failed = metrics["failed"]["infrastructure"]
     parts += [f"{failed} failed"] if failed else []
     for name, reward in metrics["reward"].items():
         parts.append(f"{name} {_number(reward['mean'])} (spread {_number(reward['spread'])})")
-    parts.append(f"kept {metrics['kept']}, dropped {sum(metrics['dropped'].values())}")
-    update = metrics["update"]
+    kept, dropped, update = metrics["kept"], sum(metrics["dropped"].values()), metrics["update"]
+    parts += [f"kept {kept}, dropped {dropped}"] if collected or kept or dropped or update is None else []
     parts.append("no update" if update is None else f"loss {_number(update.get('loss'))}")
     seconds = metrics["seconds"]
     parts.append(f"{seconds.get('collect', 0.0):.1f} + {seconds.get('update', 0.0):.1f} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -51,7 +52,21 @@ def from_pydantic(error: ValidationError, tree: Node, registry: Registry) -> lis
         node = find(tree, path)
         if node.problem is None:
             problems.append(_translate(details, path, node, tree, registry))
-    return problems
+    return _joined(problems)
+
+
+def _joined(problems: list[Problem]) -> list[Problem]:
+    """What several alternatives of one value expect, in one problem: `expected at least 1 or 'auto', found 0`."""
+    made: list[Problem] = []
+    for problem in problems:
+        last, found = made[-1] if made else None, f", found {problem.message.rpartition(', found ')[2]}"
+        alike = last is not None and last.key == problem.key and last.message.startswith("expected ")
+        if last is not None and alike and last.message.endswith(found) and problem.message.startswith("expected "):
+            wanted = problem.message.removeprefix("expected ")
+            made[-1] = replace(last, message=f"{last.message.removesuffix(found)} or {wanted}")
+        else:
+            made.append(problem)
+    return made
 
 
 def find(tree: Node, path: tuple[str | int, ...]) -> Node:

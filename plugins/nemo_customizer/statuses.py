@@ -81,9 +81,10 @@ def _points(values: tuple[Value, ...]) -> list[tuple[int, float]]:
 
 
 def _message(status: Status) -> str:
-    """The last thing that the service noted: of a job that failed, why."""
-    said = [": ".join(text for text in (log.message, log.detail) if text) for log in _in_order(status)]
-    return next((text for text in reversed(said) if text), "")
+    """The last thing that the service noted in words: of a job that failed, why. A bare name of an event says nothing."""
+    failed = JOB_STATES.get(status.status.lower()) is JobState.FAILED
+    notes = [log for log in _in_order(status) if log.detail or (log.message and (failed or " " in log.message.strip()))]
+    return ": ".join(text for text in (notes[-1].message, notes[-1].detail) if text) if notes else ""
 
 
 def _in_order(status: Status) -> list[StatusLog]:

@@ -292,7 +292,7 @@ class TRLTrainerAdapter:
             "service": "TRL",
             "versions": dict(outcome.versions),
             "host": ref.metadata["host"],
-            "checkpoint": str(self._folder_of(ref) / OUTPUT),
-            "output_model": f"llms.{self._target.llm} samples from it now",
+            "output_model": str(self._folder_of(ref) / OUTPUT),
+            "deployment": f"llms.{self._target.llm}, in this process",
             **({"rollouts": dict(outcome.rollouts)} if outcome.rollouts is not None else {}),
         }

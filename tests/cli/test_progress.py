@@ -79,6 +79,13 @@ def test_a_step_without_reward_or_update():
     assert "no update" in step_line(step)
 
 
+def test_a_step_for_which_nothing_was_collected_here():
+    handed_over = full_report(steps=1)["steps"][0] | {"rollouts": 0, "reward": {}, "kept": 0, "dropped": {}}
+    assert step_line(handed_over, 1) == "step 0 · 1/1 done · loss 0.100 · 3.0 + 2.0 s"
+    assert step_line(handed_over | {"kept": 12}) == "step 0 · kept 12, dropped 0 · loss 0.100 · 3.0 + 2.0 s"
+    assert "kept 0, dropped 0 · no update" in step_line(handed_over | {"update": None})
+
+
 def test_a_run_that_failed_is_told_too():
     console = recorded()
     progress = PlainProgress(console)

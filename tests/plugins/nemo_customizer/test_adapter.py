@@ -8,6 +8,7 @@ from nat_finetune_plugins.nemo_customizer.adapter import open_adapter
 
 from nat_finetune.errors import BackendError, ConfigError, JobGoesOn, ServiceError
 from nat_finetune.remote.interfaces import RemoteAdapter
+from nat_finetune.remote.polling import described
 from nat_finetune.testing import FakeBuilder
 from nat_finetune.testing.conformance import check_adapter
 from nat_finetune.testing.items import pair
@@ -236,7 +237,8 @@ async def test_cancelling_waits_until_it_has_stopped_and_leaves_what_has_ended(t
         async with opened(config()) as adapter:
             ref = await adapter.submit(await adapter.prepare(collection(), None))
             await adapter.cancel(ref)
-            assert (await adapter.status(ref)).state is JobState.CANCELLED
+            status = await adapter.status(ref)
+            assert (status.state, described(status)) == (JobState.CANCELLED, "cancelled")
             await adapter.cancel(ref)
             with pytest.raises(BackendError, match="cancelled"):
                 await adapter.result(ref)
