@@ -67,11 +67,15 @@ def checkpoint_name(steps_done: int) -> str:
 
 
 class Log:
-    """An append-only file of JSON lines."""
+    """An append-only file of JSON lines.
+
+    A last line without its end is being written by another process, or was cut off by a crash: reading leaves it out, and only
+    who may write removes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._drop_cut_line()
+        self._mended = False
 
     @property
     def size(self) -> int:
@@ -92,13 +96,15 @@ class Log:
         Raises:
             OutputError: the lines could not be written whole; what was written of them is taken back.
         """
+        self.mend()
         before = self.size
         try:
             with self.path.open("ab") as file:
                 for value in values:
                     file.write(to_json(value, inf_nan_mode="constants") + b"\n")
         except OSError as error:
-            with suppress(OSError):  # a disk that takes no byte may refuse this too; the cut line goes at the next opening
+            with suppress(OSError):  # a disk that takes no byte may refuse this too; the cut line goes later
+                self._mended = False
                 self.truncate(before)
             raise _cannot_write(self.path, error) from error
 
@@ -109,6 +115,8 @@ class Log:
         with self.path.open("rb") as file:
             file.seek(offset)
             for line in file:
+                if not line.endswith(b"\n"):
+                    return
                 yield _parsed(line, self.path)
 
     def truncate(self, size: int) -> None:
@@ -122,9 +130,11 @@ class Log:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def _drop_cut_line(self) -> None:
-        if not self.path.exists():
+    def mend(self) -> None:
+        """Remove a last line that a crash cut off; for the one process that writes."""
+        if self._mended or not self.path.exists():
             return
+        self._mended = True
         with self.path.open("rb") as file:
             data_end = file.seek(0, os.SEEK_END)
             position = data_end
@@ -142,7 +152,7 @@ class Log:
 
 
 class RunStore:
-    """One run folder. Make it with `create` or `open`; both lock it against a second process."""
+    """One run folder. Make it with `create` or `open`; whoever writes to one that others may know holds it `locked`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -181,7 +191,7 @@ class RunStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder for this process.
+        """Hold the folder for this process; lines that a crash cut off are gone then.
 
         Raises:
             OutputError: another process works on this run.
@@ -198,6 +208,8 @@ class RunStore:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise OutputError(f"another process works on {self.folder}; wait for it or stop it") from None
+            for log in (self.events, self.metrics, self.dropped):
+                log.mend()
             yield
 
     @property

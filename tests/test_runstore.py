@@ -72,15 +72,36 @@ def test_a_line_that_a_crash_cut_off_is_removed_and_the_log_goes_on(store):
     with store.events.path.open("ab") as file:
         file.write(b'{"step":0,"rollout":{"rollout_id"')
     again = RunStore.open(store.folder)
-    assert again.events.size == size
-    again.add_rollout(0, rollout("b"))
-    assert [r.rollout_id for _, r in again.rollouts()] == ["a", "b"]
+    assert [r.rollout_id for _, r in again.rollouts()] == ["a"]
+    with again.locked():
+        assert again.events.size == size
+    with store.events.path.open("ab") as file:
+        file.write(b'{"step":0')
+    unlocked = RunStore.open(store.folder)
+    unlocked.add_rollout(0, rollout("b"))
+    assert [r.rollout_id for _, r in unlocked.rollouts()] == ["a", "b"]
+
+
+def test_a_line_that_another_process_is_writing_is_left_alone(store):
+    """A look at a run (`runs`, `eval`, a report) must not cut what the run is amid writing."""
+    with store.locked(), store.events.path.open("ab") as file:
+        file.write(b'{"step":0,"restarted"')
+        file.flush()
+        looking = RunStore.open(store.folder)
+        assert list(looking.rollouts()) == []
+        with pytest.raises(OutputError, match="another process"), looking.locked():
+            pass
+        file.write(b":true}\n")
+    assert list(RunStore.open(store.folder).rollouts()) == [(0, None)]
 
 
 def test_a_log_of_one_cut_line_becomes_empty(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_bytes(b"x" * 200_000)
-    assert Log(path).size == 0
+    log = Log(path)
+    assert list(log.lines()) == []
+    log.mend()
+    assert log.size == 0
 
 
 def test_commit_remembers_where_the_logs_stood(store):
