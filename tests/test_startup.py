@@ -24,3 +24,20 @@ def cpu_seconds(*arguments: str) -> float:
 @pytest.mark.parametrize("arguments", [("--help",), ("list",), ("validate", "configs/grpo_tic_tac_toe.yml")], ids=" ".join)
 def test_answers_in_under_a_second(arguments):
     assert min(cpu_seconds(*arguments) for _ in range(2)) < 1.0
+
+
+def test_a_quick_look_loads_no_torch():
+    program = PROGRAM.replace("sys.exit(main())", "code = main(); sys.exit(code or 3 * ('torch' in sys.modules))")
+    looked = [
+        sys.executable,
+        "-c",
+        program,
+        "doctor",
+        "--quick",
+        "configs/grpo_tic_tac_toe.yml",
+        "-o",
+        "llms.policy.device=cpu",
+    ]
+    done = subprocess.run(looked, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "memory.estimate" in done.stdout

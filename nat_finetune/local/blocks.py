@@ -14,10 +14,11 @@ from torch import Tensor, cat
 from torch.nn import functional
 
 from nat_finetune.local.attention import attend
-from nat_finetune.local.device import free_ram, place
+from nat_finetune.local.device import place
 from nat_finetune.local.fast_linear import FastLinear, can_pack
 from nat_finetune.local.kv_cache import Extend, Prefill
 from nat_finetune.local.layers import Layer, layers_of, rotated, turns
+from nat_finetune.local.ram import free_ram
 
 
 class _Norm:

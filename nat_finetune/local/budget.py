@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 
 from nat_finetune.errors import BackendError
-from nat_finetune.local.device import free_ram
+from nat_finetune.local.ram import free_ram
 
 AUTO = "auto"
 CPU_TOKENS, GPU_TOKENS = 2048, 8192

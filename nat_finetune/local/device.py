@@ -1,4 +1,4 @@
-"""Where a model is, and how much memory the machine has left."""
+"""Where a model is, and what the machine's threads and memory are told for it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ def place(model: Any) -> tuple[torch.device, int]:
     device: torch.device = model.get_input_embeddings().weight.device
     # A CPU is faster while activations stay in its caches (measured: 1.4 times).
     return device, 512 if device.type == "cpu" else 8192
-
-
-def free_ram() -> int | None:
-    """Bytes that the system could give out; None where it does not say in Linux's way."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = (line.split() for line in lines)
-            return next((int(words[1]) * 1024 for words in found if words[0] == "MemAvailable:"), None)
-    except OSError:
-        return None
 
 
 def end_helpers() -> None:

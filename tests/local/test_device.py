@@ -9,7 +9,8 @@ import pytest
 
 SHARE_MEMORY = """
 import os, threading
-from nat_finetune.local.device import free_ram, share_freed_memory
+from nat_finetune.local.device import share_freed_memory
+from nat_finetune.local.ram import free_ram
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nat_finetune.adapters.local_settings import LocalTrainerAdapterConfig
 from nat_finetune.checks.doctor.chosen import local_adapter_of, target_llm_of
@@ -11,6 +13,7 @@ from nat_finetune.checks.doctor.finding import Finding, error, note, warning
 from nat_finetune.checks.doctor.weights import ModelSize
 from nat_finetune.config.schema import RunConfig
 from nat_finetune.llms.local import LocalLLMConfig
+from nat_finetune.local.ram import free_ram
 from nat_finetune.types import Example
 
 TIGHT = 0.85
@@ -48,15 +51,22 @@ def device_of(llm: LocalLLMConfig) -> Device:
     Raises:
         ConfigError: it is not there.
     """
+    if llm.device == "cpu" or (llm.device == "auto" and not _may_have_gpu()):
+        return Device("cpu", free_ram())
     import torch
 
-    from nat_finetune.local.device import free_ram
     from nat_finetune.local.model import pick_device
 
     device = pick_device(llm.device)
     if device.type == "cuda":
         return Device("cuda", torch.cuda.mem_get_info(device)[0])
     return Device(device.type, free_ram())
+
+
+def _may_have_gpu() -> bool:
+    """Whether torch has to be asked, which takes seconds to load: a Linux without a driver's files has no GPU."""
+    files = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/kfd", "/dev/dxg")
+    return sys.platform != "linux" or any(Path(file).exists() for file in files)
 
 
 def guessed_tokens(examples: Sequence[Example], llm: LocalLLMConfig, size: ModelSize) -> int:
