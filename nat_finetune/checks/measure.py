@@ -9,7 +9,7 @@ from typing import Any
 
 from nat_finetune.checks.plan import Speeds, Work
 from nat_finetune.checks.small import first_examples, without_remote_updates, without_split
-from nat_finetune.compose import Composition, compose
+from nat_finetune.compose import Composition, compose, record_dataset_of
 from nat_finetune.config.load import LoadedConfig, load_config
 from nat_finetune.config.schema import EvaluationConfig, RunConfig
 from nat_finetune.errors import ConfigError, NoTrainableSignal, Problem
@@ -32,6 +32,11 @@ async def work_of(loaded: LoadedConfig, registry: Registry) -> Work:
     """
     config = loaded.config
     finetuning = config.finetuning
+    if record_dataset_of(config) is not None:
+        key = f"trajectory_builders.{finetuning.trajectory_builder}"
+        message = "trains on the records of its own dataset: there are no rollouts to count or to measure, and no plan"
+        hint = "`nat-finetune run --budget 6h` ends the training in time; doctor says whether it fits the memory"
+        raise ConfigError(Problem(message, key=key, file=str(loaded.path), hint=hint))
     if not finetuning.enabled or config.eval.general.dataset is None:
         message = "a plan is for a config that trains on rollouts: finetuning.enabled and eval.general.dataset"
         raise ConfigError(Problem(message, key="finetuning", file=str(loaded.path)))

@@ -10,6 +10,7 @@ from math import fsum
 from statistics import fmean
 from typing import Any
 
+from nat_finetune.data.intervals import FEWEST_AGREEING
 from nat_finetune.data.keys import example_key
 from nat_finetune.errors import DataError
 from nat_finetune.types import Estimate, ExampleId
@@ -93,6 +94,9 @@ def _short(value: Any) -> str:
 def agreement(rated: Sequence[Rated], *, seed: int, confidence: float) -> Agreement:
     """Concordance with a percentile bootstrap over examples, and kappa.
 
+    Where all draws say the same, as they do of two verdicts in the right order, there is an interval only from
+    `FEWEST_AGREEING` examples on.
+
     Raises:
         DataError: all verdicts are alike, so that there is nothing to agree about.
     """
@@ -104,7 +108,8 @@ def agreement(rated: Sequence[Rated], *, seed: int, confidence: float) -> Agreem
         by_example.setdefault(example_key(one.example_id), []).append(one)
     drawn = sorted(_resampled(list(by_example.values()), random.Random(seed)))
     low, high = None, None
-    if len(by_example) > 1 and drawn:
+    fewest = FEWEST_AGREEING if drawn and drawn[0] == drawn[-1] else 2
+    if drawn and len(by_example) >= fewest:
         tail = (1 - confidence) / 2
         low, high = drawn[int(tail * (len(drawn) - 1))], drawn[-1 - int(tail * (len(drawn) - 1))]
     grades = [one.grade for one in rated]

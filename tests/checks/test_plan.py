@@ -67,6 +67,12 @@ def test_what_is_no_duration(text):
         seconds_of(text, "--window")
 
 
+async def test_records_have_no_rollouts_to_plan():
+    labels = load_config(ROOT / "configs" / "dpo_claims_review.yml", registry=REGISTRY)
+    with pytest.raises(ConfigError, match=r"trajectory_builders\.\w+: trains on the records of its own dataset.*run --budget"):
+        await work_of(labels, REGISTRY)
+
+
 async def test_work_is_counted_off_the_config():
     def load(name, *overrides):
         return load_config(ROOT / "configs" / f"{name}.yml", list(overrides), registry=REGISTRY)

@@ -54,6 +54,16 @@ def test_verdicts_on_one_example_are_no_independent_ones():
     assert of(rated(grades, scores, per_example=2)).concordance.n == 8
 
 
+def test_few_verdicts_that_all_agree_say_nothing():
+    """Two in the right order are right by chance every second time."""
+    few = [Rated(n, float(n % 2), float(n % 2)) for n in range(5)]
+    for count in (2, 3, 5):
+        found = agreement(few[:count], seed=1, confidence=0.95).concordance
+        assert (found.mean, found.low, found.high) == (1.0, None, None)
+    enough = [*few, Rated(5, 1.0, 1.0)]
+    assert agreement(enough, seed=1, confidence=0.95).concordance.low == 1.0
+
+
 def test_the_interval_is_the_seeds():
     ratings = rated([0, 1] * 8, [n % 5 / 5 for n in range(16)])
     assert of(ratings) == of(ratings)
