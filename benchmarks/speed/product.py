@@ -72,7 +72,8 @@ class Product:
         generations = 1 if self.job.work == "load" else source.builder.generations
         self.units += 1
         requests = requests_for(self.units, examples, generations, self.config.finetuning.seed)
-        done = await source.service.run(requests, policy_version=None, trained_rewards=["cheap"])
+        version = None if self.job.work == "load" else (await self.parts.get_policy()).version
+        done = await source.service.run(requests, policy_version=version, trained_rewards=["cheap"])
         failed = [rollout.failure for rollout in done if rollout.failure is not None]
         if failed:
             raise SystemExit(f"a rollout failed: {failed[0].message}")
