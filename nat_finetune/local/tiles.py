@@ -21,13 +21,13 @@ from nat_finetune.data.layout import Part
 
 _SIZE = 32
 """Queries of a tile: as the trees of an update's rows are, which are filled up to a multiple of it."""
-_ALIKE = 0.8
+_ALIKE = 0.7
 """Tiles are worked off together where the smallest number of keys is at least this share of the largest."""
 _STEP = 16
 """Numbers of keys are filled up to a multiple of this: a third faster products (measured)."""
 _VALUES = 400_000
 """Most scores held at once: what caches hold."""
-_KEPT = 160
+_KEPT = 256
 """Probabilities are kept for the backward pass where a token sees no more keys than this on average."""
 
 Ints = NDArray[np.int64]
@@ -134,12 +134,12 @@ class _Tiled(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tiles: Tiles, scale: float) -> Tensor:
         states = [_rows(whole, tiles.length) for whole in (query, key, value)]
         out = query.new_empty((len(states[0]), value.shape[-1]))
-        kept = []
+        kept, keep = [], tiles.kept and any(ctx.needs_input_grad)
         for batch in tiles.batches:
             queries, keys, values = _gathered(states, batch)
             weights = _weights(queries, keys, batch, scale)
             out.index_copy_(0, batch.queries, torch.bmm(weights, values).view(-1, values.shape[-1]))
-            if tiles.kept:
+            if keep:
                 kept.append(weights)
         ctx.save_for_backward(query, key, value, *kept)
         ctx.tiles, ctx.scale = tiles, scale
