@@ -26,7 +26,7 @@ from protocol import Job
 from workload import BATCH, GRPO_GENERATIONS, GRPO_TOKENS, model_folder, work_for
 
 from nat_finetune.data.batches import Rows
-from nat_finetune.local.budget import Size
+from nat_finetune.local.budget import CPU_TOKENS
 from nat_finetune.local.learner import make_learner
 from nat_finetune.local.lora import attach_lora
 from nat_finetune.local.model import load_model
@@ -51,7 +51,7 @@ def updates(folder: Path, job: Job) -> tuple[Ways, dict[str, float]]:
     rows = Rows.of([p + c for p, c in sides], [[0] * len(p) + [1] * len(c) for p, c in sides])
     rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
     units = [(index, index + 1) for index in range(0, len(rows), 2)]
-    batches = [rows.micro_batch(plan, learner.scorer.device) for plan in learner.scorer.plans(rows, units, Size(1024, 1024))]
+    batches = [rows.micro_batch(plan, learner.scorer.device) for plan in learner.scorer.plans(rows, units, CPU_TOKENS)]
     width = max(len(p) + len(c) for p, c in sides)
     ids = torch.tensor([[*p, *c, *[0] * (width - len(p) - len(c))] for p, c in sides])
     compiled = torch.compile(plain, dynamic=False)

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.errors import AgreementError
-from nat_finetune.local.budget import Size
 from nat_finetune.local.scores import SAMPLER, TEMPERATURE, TrainerScorer
 
 BOUNDS = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1, torch.float64: 1e-6}
 """By the model's dtype: nats between sampler and trainer that rounding explains."""
 
 _COLUMN = "trainer_logprobs"
+_PASS_TOKENS = 2048
 _FIXED = 4
 _FIXED_TOKENS = 12
 _NEAR = 0.1
@@ -118,7 +118,7 @@ def trainer_scores(canaries: Sequence[Canary], scorer: TrainerScorer) -> list[li
         [[0] * len(prompt) + [1] * len(completion) for prompt, completion in sides],
     )
     rows.columns[TEMPERATURE] = np.ones(len(rows.token_ids_N), np.float32)
-    scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], Size(2048, 2048)))
+    scorer.score_into(rows, _COLUMN, scorer.plans(rows, [(row,) for row in range(len(rows))], _PASS_TOKENS))
     flat = iter(np.split(rows.columns[_COLUMN][rows.loss_mask_N], rows.trained_tokens.cumsum()[:-1]))
     return [[next(flat).tolist() for _ in canary.rows] for canary in canaries]
 

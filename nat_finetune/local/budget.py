@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -14,10 +14,6 @@ from nat_finetune.local.ram import free_ram
 AUTO = "auto"
 CPU_TOKENS, GPU_TOKENS = 2048, 8192
 """Where memory does not matter."""
-CPU_FILL = 1024
-"""To which micro-batches are filled on a CPU, as its caches are small (measured: 2048 tokens cost 7 % more a token); what
-begins alike is read at once beyond that, as long as it fits."""
-
 _HIDDEN_COPIES = 36
 """Values that a layer keeps for each token, in sizes of its hidden state (measured, Llama's blocks: 35)."""
 _SHARE = 0.5
@@ -26,15 +22,6 @@ _SMALLEST = 64
 
 Outcome = TypeVar("Outcome")
 _log = logging.getLogger(__name__)
-
-
-class Size(NamedTuple):
-    """Of micro-batches, in tokens that the model reads."""
-
-    fill: int
-    """Rows are added up to this."""
-    tree: int
-    """Rows that begin alike are read together up to this, in a micro-batch of their own if need be."""
 
 
 class TokenBudget:
@@ -55,7 +42,7 @@ class TokenBudget:
 
     def attempt(
         self,
-        work: Callable[[Size], Outcome],
+        work: Callable[[int], Outcome],
         undo: Callable[[], None],
         setting: int | Literal["auto"],
         model: Any,
@@ -67,12 +54,10 @@ class TokenBudget:
         Raises:
             BackendError: out of memory with a budget that the config demands, or with the smallest.
         """
-        on_cpu = model.get_input_embeddings().weight.device.type == "cpu"
         while True:
             tokens = self.tokens(setting, model, checkpointing=checkpointing)
-            fill = min(tokens, CPU_FILL) if setting == AUTO and on_cpu else tokens
             try:
-                return work(Size(fill, tokens))
+                return work(tokens)
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
-from nat_finetune.local.budget import Size
 from nat_finetune.local.optimise import Learner
 from nat_finetune.local.policy import LocalPolicy
 from nat_finetune.local.scores import TEMPERATURE
@@ -57,7 +56,7 @@ def _kl(policy: LocalPolicy, learner: Learner, rows: Rows, now: NDArray[np.float
     """`now`: the logprobs that the completions' tokens were drawn with."""
     if learner.reference is None:
         return None
-    plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], Size(_PASS_TOKENS, _PASS_TOKENS))
+    plans = learner.scorer.plans(rows, [(row,) for row in range(len(rows))], _PASS_TOKENS)
     with policy.exclusive(), learner.reference.active():
         learner.scorer.score_into(rows, _REFERENCE, plans)
     gap = rows.columns[_REFERENCE][rows.loss_mask_N].astype(np.float64) - now

@@ -16,7 +16,7 @@ from nat_finetune.data.batches import MicroBatch, Rows
 from nat_finetune.data.seeds import derive_seed
 from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
-from nat_finetune.local.budget import Size, TokenBudget
+from nat_finetune.local.budget import TokenBudget
 from nat_finetune.local.optimiser import Optimiser
 from nat_finetune.local.reference_cache import ReferenceCache
 from nat_finetune.local.scores import TrainerScorer
@@ -109,8 +109,8 @@ def optimise(
     everything = [unit for units in objective.items for unit in units]
     with _checkpointing(learner.model, settings.activation_checkpointing):
 
-        def begin(size: Size) -> Mapping[str, float]:
-            plans = learner.scorer.plans(objective.rows, everything, size)
+        def begin(tokens: int) -> Mapping[str, float]:
+            plans = learner.scorer.plans(objective.rows, everything, tokens)
             return objective.begin(learner, plans, single_step=len(steps) == 1)
 
         metrics = dict(_within_memory(learner, settings, begin))
@@ -122,9 +122,9 @@ def optimise(
                 progress((done + share) / len(steps))
 
             def accumulate(
-                size: Size, items: Sequence[int] = items, partly: Callable[[float], None] = partly
+                tokens: int, items: Sequence[int] = items, partly: Callable[[float], None] = partly
             ) -> dict[str, float]:
-                return _accumulate(learner, objective, items, size, partly)
+                return _accumulate(learner, objective, items, tokens, partly)
 
             measured = _within_memory(learner, settings, accumulate)
             if index == 0:
@@ -150,12 +150,12 @@ def _accumulate(
     learner: Learner,
     objective: Objective,
     items: Sequence[int],
-    size: Size,
+    tokens: int,
     progress: Callable[[float], None],
 ) -> dict[str, float]:
-    """Gather the gradient of one optimiser step in micro-batches of this size; returns its metrics."""
+    """Gather the gradient of one optimiser step in micro-batches of so many tokens; returns its metrics."""
     units = [unit for item in items for unit in objective.items[item]]
-    plans = learner.scorer.plans(objective.rows, units, size)
+    plans = learner.scorer.plans(objective.rows, units, tokens)
     loss = objective.step(items)
     outputs: list[LossOutput] = []
     for index, plan in enumerate(plans):
@@ -170,7 +170,7 @@ def _accumulate(
     return {name: float(value) for name, value in named.items()}
 
 
-def _within_memory(learner: Learner, settings: LoopSettings, work: Callable[[Size], Outcome]) -> Outcome:
+def _within_memory(learner: Learner, settings: LoopSettings, work: Callable[[int], Outcome]) -> Outcome:
     """Work that can be done again with smaller micro-batches; gradients that a failed attempt left are forgotten."""
     return learner.budget.attempt(
         work,

@@ -15,7 +15,6 @@ from nat_finetune.data.sharing import Plan
 from nat_finetune.errors import BackendError
 from nat_finetune.local.attention import ATTENTION
 from nat_finetune.local.branches import Branches
-from nat_finetune.local.budget import Size
 from nat_finetune.local.onednn import ROWS, onednn_linear
 from nat_finetune.local.products import fast_product, fits
 from nat_finetune.local.trained_blocks import trained_blocks
@@ -103,10 +102,10 @@ class TrainerScorer:
         ).last_hidden_state
         return hidden, batch.places_R_T
 
-    def plans(self, rows: Rows, units: Sequence[Sequence[int]], size: Size) -> list[Plan]:
-        """Sort units into micro-batches as this model reads them; see `Rows.plans`."""
-        tree_tokens = min(size.tree, self.tree_tokens)
-        return rows.plans(units, max_tokens=size.fill, tree_tokens=tree_tokens, packed=self.packed, multiple=self._multiple)
+    def plans(self, rows: Rows, units: Sequence[Sequence[int]], tokens: int) -> list[Plan]:
+        """Sort units into micro-batches of at most so many tokens, as this model reads them; see `Rows.plans`."""
+        tree_tokens = min(tokens, self.tree_tokens)
+        return rows.plans(units, max_tokens=tokens, tree_tokens=tree_tokens, packed=self.packed, multiple=self._multiple)
 
     @torch.no_grad()
     def score_into(self, rows: Rows, column: str, plans: Sequence[Plan]) -> None:
