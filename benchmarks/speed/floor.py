@@ -18,15 +18,19 @@ import torch
 from protocol import Job
 from workload import AGENT_GENERATIONS, AGENT_TOKENS, BATCH, GRPO_GENERATIONS, GRPO_TOKENS, TURNS
 
+from nat_finetune.local.onednn import onednn_linear
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Of this machine."""
 
     matmul: float
-    """Operations a second, of large products in the model's dtype."""
+    """Operations a second, of torch's own large products in the model's dtype."""
     bandwidth: float
     """Bytes a second, read."""
+    onednn: float | None = None
+    """Operations a second of oneDNN's products, which the product uses where they are faster; None off the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,10 @@ def measure(*, device: str = "cpu", dtype: str = "float32", threads: int = 1, se
     data = torch.ones(length // kind.itemsize, dtype=kind, device=device)
     matmul = _best(lambda: torch.mm(a, b), device, seconds)
     read = _best(lambda: data.sum(), device, seconds)
-    return Rates(2.0 * size**3 / matmul, length / read)
+    onednn = None
+    if device == "cpu" and kind is torch.float32 and torch.backends.mkldnn.is_available():
+        onednn = 2.0 * size**3 / _best(lambda: onednn_linear(a, b, None), device, seconds)
+    return Rates(2.0 * size**3 / matmul, length / read, onednn)
 
 
 def _best(work: Any, device: str, seconds: float) -> float:
