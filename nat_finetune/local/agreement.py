@@ -28,7 +28,7 @@ _PASS_TOKENS = 2048
 _FIXED = 4
 _FIXED_TOKENS = 12
 _NEAR = 0.1
-"""Share of the bound: nearer to the base than that (root mean square), rounding hides which of the two the engine is."""
+"""Share of a bound: nearer to each other than that (root mean square), rounding hides which of two policies the engine is."""
 
 Scores = Sequence[Sequence[float]]
 Ids = tuple[int, ...]
@@ -131,20 +131,23 @@ def trained_scores(canary: Canary, scores: Scores) -> list[list[float]]:
     ]
 
 
-def check_canaries(seen: Seen, canary: Canary, *, bound: float, changed: bool) -> dict[str, float]:
+def check_canaries(seen: Seen, canary: Canary, *, bound: float, rounding: float, changed: bool) -> dict[str, float]:
     """Make the three checks; returns what they found, by the names of docs/algorithms.md.
 
     Args:
         seen: the scores.
         canary: whose scores they are.
         bound: nats that engine and trainer may be apart.
+        rounding: of `BOUNDS`, nats; whatever the bound is.
         changed: whether the update changed the weights.
 
     Raises:
         AgreementError: a check fails; says which.
     """
     found = (
-        engine_equals_trainer(seen, bound=bound) | engine_changed(seen, changed=changed) | engine_is_not_base(seen, bound=bound)
+        engine_equals_trainer(seen, bound=bound)
+        | engine_changed(seen, rounding=rounding, changed=changed)
+        | engine_is_not_base(seen, bound=bound)
     )
     if seen.before is None:
         return found
@@ -164,10 +167,14 @@ def engine_equals_trainer(seen: Seen, *, bound: float) -> dict[str, float]:
     return {"agreement_max_abs": largest, "agreement_mean_abs": float(apart.mean())}
 
 
-def engine_changed(seen: Seen, *, changed: bool) -> dict[str, float]:
-    """`canary_moved`, nats; AgreementError where the weights changed and the engine did not."""
-    moved = float(np.abs(_flat(seen.fixed_engine) - _flat(seen.fixed_before)).max())
-    if changed and moved == 0:
+def engine_changed(seen: Seen, *, rounding: float, changed: bool) -> dict[str, float]:
+    """`canary_moved`, nats; AgreementError where the weights changed, and the engine stands still away from the trainer.
+
+    Weights may change by less than logprobs show: by a warm-up's first step, or in bf16.
+    """
+    engine, trainer = _flat(seen.fixed_engine), _flat(seen.fixed_trainer)
+    moved = float(np.abs(engine - _flat(seen.fixed_before)).max())
+    if changed and moved == 0 and _size(trainer - engine) > _NEAR * rounding:
         raise AgreementError(
             "canary, engine changed: the weights changed in the update, and the engine's logprobs did not: it still samples "
             "from the old ones"
@@ -183,7 +190,7 @@ def engine_is_not_base(seen: Seen, *, bound: float) -> dict[str, float]:
     engine, trainer, base = (_flat(scores) for scores in (seen.fixed_engine, seen.fixed_trainer, seen.fixed_base))
     way = trainer - base
     gone = float((engine - base) @ way) / squares if (squares := float(way @ way)) else 1.0
-    if (squares / len(way)) ** 0.5 > _NEAR * bound and not gone > 0.5:
+    if _size(way) > _NEAR * bound and not gone > 0.5:
         raise AgreementError(
             f"canary, engine is not the base: training has moved the policy by {float(np.abs(way).max()):.3g} nats on fixed "
             f"tokens, and the engine has gone {gone:.0%} of that way: it samples from the untrained model"
@@ -212,3 +219,8 @@ def _drawn_logprobs(rows: Rows, chosen: Sequence[int]) -> tuple[tuple[float, ...
 
 def _flat(scores: Scores) -> Floats:
     return np.array([value for row in scores for value in row], np.float64)
+
+
+def _size(differences: Floats) -> float:
+    """Root mean square."""
+    return float((differences @ differences / len(differences)) ** 0.5)

@@ -251,7 +251,9 @@ class LocalTrainerAdapter:
             fixed_trainer=done.canary_scores[1],
             fixed_base=self._base_scores,
         )
-        checks = check_canaries(seen, canary, bound=self._bound, changed=done.changed) | await self._drift(job, canary)
+        rounding = BOUNDS[self._policy.dtype]
+        checks = check_canaries(seen, canary, bound=self._bound, rounding=rounding, changed=done.changed)
+        checks |= await self._drift(job, canary)
         job.log.append(", ".join(f"{name} {value:.3g}" for name, value in checks.items()))
         return UpdateResult(
             policy=done.policy,

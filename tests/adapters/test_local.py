@@ -247,6 +247,16 @@ async def test_an_engine_that_keeps_the_old_weights_is_found(monkeypatch):
             await update(adapter, collection(await _fresh(policy), step=1))
 
 
+@pytest.mark.parametrize(("dtype", "rate"), [(torch.float32, 1e-12), (torch.bfloat16, 1e-7)])
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+async def test_a_step_below_rounding_is_no_stale_engine(dtype, rate, lora):
+    """A warm-up's first: weights change, and no logprob shows it."""
+    with tiny_policy(dtype=dtype) as policy:
+        result = await update(adapter_of(policy, "dpo", lora=lora, learning_rate=rate), collection(*PAIRS))
+    assert result.metrics["canary_moved"] < 0.1
+    assert result.policy.version == 1
+
+
 async def test_an_engine_that_samples_from_the_base_is_found(monkeypatch):
     """The bound is so wide that neither it nor a movement would tell; the adapter's own start-up scores do."""
     with tiny_policy() as policy:

@@ -35,7 +35,7 @@ SEEN = Seen(
 
 
 def test_what_the_checks_find():
-    found = check_canaries(SEEN, CANARY, bound=0.2, changed=True)
+    found = check_canaries(SEEN, CANARY, bound=0.2, rounding=1e-3, changed=True)
     log_ratio = -0.5
     assert found == {
         "agreement_max_abs": 0.125,
@@ -44,7 +44,7 @@ def test_what_the_checks_find():
         "canary_from_base": 1.0,
         "kl_previous": pytest.approx(math.exp(log_ratio) - 1 - log_ratio),
     }
-    assert "kl_previous" not in check_canaries(replace(SEEN, before=None), CANARY, bound=0.2, changed=True)
+    assert "kl_previous" not in check_canaries(replace(SEEN, before=None), CANARY, bound=0.2, rounding=1e-3, changed=True)
 
 
 def test_engine_equals_trainer():
@@ -59,9 +59,11 @@ def test_engine_equals_trainer():
 
 def test_engine_changed():
     still = replace(SEEN, fixed_engine=SEEN.fixed_before)
-    assert engine_changed(still, changed=False) == {"canary_moved": 0.0}
+    assert engine_changed(still, rounding=1e-3, changed=False) == {"canary_moved": 0.0}
     with pytest.raises(AgreementError, match="engine changed: the weights changed"):
-        engine_changed(still, changed=True)
+        engine_changed(still, rounding=1e-3, changed=True)
+    hidden = replace(still, fixed_trainer=[[-2.50001, -4.0]])  # a step so small that both may be the new policy
+    assert engine_changed(hidden, rounding=1e-3, changed=True) == {"canary_moved": 0.0}
 
 
 @pytest.mark.parametrize("engine", [[[-2.0, -4.0]], [[-2.25, -4.3]], [[-1.0, -4.0]]], ids=["base", "near it", "opposite"])
