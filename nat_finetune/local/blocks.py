@@ -101,7 +101,7 @@ class BlockForward:
     def hidden(self, ids_B_T: Tensor, positions_B_T: Tensor, slots: Prefill | Extend) -> Tensor:
         """Hidden states after the last layer, [B, T, hidden size]."""
         rows = ids_B_T.shape[0]
-        states = functional.embedding(ids_B_T, self._embedding.weight)
+        states: Tensor = self._embedding(ids_B_T)  # called: an adapter may be around it
         cos, sin = turns(self._rotary, states, positions_B_T)
         x_N_H = states.reshape(-1, states.shape[-1])
         for block in self._blocks:

@@ -45,4 +45,6 @@ def attach_lora(model: Any, settings: LoraSettings, *, seed: int) -> Any:
             bound = math.sqrt(1 / weight.shape[-1])  # as peft: kaiming_uniform with a = sqrt(5)
             fresh = torch.empty(weight.shape, dtype=torch.float32).uniform_(-bound, bound, generator=generator)
             weight.data.copy_(fresh)
+        elif "lora_embedding_B" in name:  # of an embedding it is A that is 0; as peft
+            weight.data.copy_(torch.empty(weight.shape, dtype=torch.float32).normal_(generator=generator))
     return adapted.eval()

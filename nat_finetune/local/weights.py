@@ -29,7 +29,9 @@ class TrainedWeights:
             raise BackendError("the model has no parameter that trains")
         # transformers makes embeddings with padding_idx, which drops the input gradient of that row: with pad == EOS the
         # end-of-turn token would never be trained as an input.
-        bare_model(model).get_input_embeddings().padding_idx = None
+        for module in bare_model(model).get_input_embeddings().modules():  # itself, or what an adapter is around
+            if isinstance(module, torch.nn.Embedding):
+                module.padding_idx = None
         self._masters = {
             name: parameter if parameter.dtype == torch.float32 else parameter.detach().float().requires_grad_()
             for name, parameter in self.by_name.items()

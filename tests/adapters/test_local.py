@@ -247,6 +247,21 @@ async def test_an_engine_that_keeps_the_old_weights_is_found(monkeypatch):
             await update(adapter, collection(await _fresh(policy), step=1))
 
 
+@pytest.mark.parametrize("arch", ["qwen2", "gemma3"])
+async def test_adapters_of_embedding_and_output_layer_reach_the_engine(arch):
+    with tiny_policy(arch, pad_is_eos=True) as policy:
+        adapter = adapter_of(policy, "dpo", lora={"rank": 4, "target_modules": ["embed_tokens", "lm_head"]}, learning_rate=0.03)
+        for step in range(2):
+            result = await update(adapter, replace(collection(*PAIRS), step=step))
+        end = adapter._learner.weights.tensors()[_EMBEDDING_A][:, policy.tokenizer.eos_token_id]
+    assert result.metrics["agreement_max_abs"] < 1e-4
+    assert result.metrics["canary_moved"] > 1e-3
+    assert end.abs().max() > 0  # the end of a turn is trained also where it is the padding
+
+
+_EMBEDDING_A = "base_model.model.model.embed_tokens.lora_embedding_A.default"
+
+
 @pytest.mark.parametrize(("dtype", "rate"), [(torch.float32, 1e-12), (torch.bfloat16, 1e-7)])
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 async def test_a_step_below_rounding_is_no_stale_engine(dtype, rate, lora):

@@ -26,14 +26,23 @@ def test_a_fresh_adapter_changes_nothing_and_trains_alone(arch):
 
 
 def test_adapters_are_drawn_by_their_own_seed():
-    state = torch.random.get_rng_state()
-
     def weights(seed):
         model, _ = tiny_model("llama")
         return {
-            n: p.detach() for n, p in attach_lora(model, LoraSettings(rank=2), seed=seed).named_parameters() if "lora_A" in n
+            n: p.detach()
+            for n, p in attach_lora(model, settings, seed=seed).named_parameters()
+            if "lora_A" in n or "lora_embedding_B" in n
         }
 
+    settings = LoraSettings(rank=2, target_modules=("embed_tokens",))
+    torch.manual_seed(1)
+    [one] = weights(1).values()
+    torch.manual_seed(2)
+    [same], [other] = weights(1).values(), weights(2).values()
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    settings = LoraSettings(rank=2)
+    state = torch.random.get_rng_state()
     one, same, other = weights(1), weights(1), weights(2)
     assert all(torch.equal(one[name], same[name]) for name in one)
     assert all(not torch.equal(one[name], other[name]) for name in one)
