@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,15 @@ def export_merged(policy: LocalPolicy, folder: Path) -> None:
         OutputError: the folder is not empty, or can't be written.
     """
     base, weights = bare_model(policy.model), merged_weights(policy.model)
-    _write(policy, folder, lambda: base.save_pretrained(str(folder), state_dict=weights, safe_serialization=True))
+
+    def save() -> None:
+        base.save_pretrained(str(folder), state_dict=weights, safe_serialization=True)
+        if base.config.tie_word_embeddings and _untied(base):
+            config = copy.deepcopy(base.config)
+            config.tie_word_embeddings = False  # or a reader takes the one for the other
+            config.save_pretrained(str(folder))
+
+    _write(policy, folder, save)
 
 
 def export_base(policy: LocalPolicy, folder: Path) -> None:
@@ -75,6 +84,13 @@ def merged_weights(model: Any, *, adapters: bool = True) -> dict[str, Tensor]:
         else:
             weights[f"{owner}.{leaf}" if owner else leaf] = value
     return weights
+
+
+def _untied(base: Any) -> bool:
+    """Whether an adapter sets the output layer apart from the embedding."""
+    from peft.tuners.lora import LoraLayer
+
+    return any(isinstance(module, LoraLayer) for module in (base.get_input_embeddings(), base.get_output_embeddings()))
 
 
 def _merged(layer: Any, weight: Tensor) -> Tensor:

@@ -61,6 +61,18 @@ def test_plain_transformers_and_peft_load_what_was_trained(arch, tied, tmp_path)
     assert "nat_finetune" not in (tmp_path / "merged" / "config.json").read_text()
 
 
+def test_an_adapter_on_the_output_layer_unties_it_from_the_embedding(tmp_path):
+    with tiny_policy(tied=True) as policy:
+        with pytest.warns(UserWarning, match="tie_word_embeddings"):
+            shaken(learner_of(policy, lora=LoraSettings(rank=4, alpha=8, target_modules=("lm_head",))))
+        trained = logits(policy.model)
+        export_merged(policy, tmp_path / "merged")
+        assert policy.model.config.tie_word_embeddings  # exporting changes nothing
+    assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is False
+    merged = load_model(str(tmp_path / "merged")).model
+    torch.testing.assert_close(logits(merged), trained, atol=2e-5, rtol=0)
+
+
 def test_all_weights_trained_and_loaded_as_a_policy_again(tmp_path):
     with tiny_policy() as policy:
         shaken(learner_of(policy))
