@@ -97,7 +97,7 @@ def turns(rotary: Any, states: Tensor, positions_B_T: Tensor) -> tuple[Tensor, T
 def rotated(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions (arXiv:2104.09864) as these models pair dimensions: i with i + half. [N, heads, head size]."""
     half = states.shape[-1] // 2
-    out = torch.mul(states, cos, out=states.new_empty(states.shape))  # as rows, however `states` lie
+    out = torch.mul(states, cos).contiguous()  # as rows, however `states` lie
     out[..., :half].addcmul_(states[..., half:], sin[..., :half], value=-1)
     out[..., half:].addcmul_(states[..., :half], sin[..., half:])
     return out

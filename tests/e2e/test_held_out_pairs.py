@@ -175,7 +175,7 @@ def test_records_of_their_own_beside_what_the_workflow_is_scored_on(folder):
     test = {"records": {"_type": "jsonl", "file_path": "held.jsonl"}, "dataset": {"_type": "jsonl", "file_path": "test.jsonl"}}
     configure(folder, test=test)
     config = yaml.safe_load((folder / "c.yml").read_text())
-    config["workflow"] = {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"}
+    config["workflow"] = {"_type": "single_turn", "llm": "policy"}
     config["eval"] = {"evaluators": {"right": {"_type": "exact_match"}}}
     (folder / "c.yml").write_text(yaml.safe_dump(config))
     assert main(["run", "c.yml"]) == 0

@@ -138,7 +138,7 @@ def test_records_that_leak_into_the_test_set_stop_the_run(folder, allowed):
     (folder / "test.jsonl").write_text(json.dumps(held_out) + "\n")
     config = {
         **CONFIG,
-        "workflow": {"_type": "tic_tac_toe_move", "llm": "policy", "style": "tiny"},
+        "workflow": {"_type": "single_turn", "llm": "policy"},
         "eval": {"evaluators": {"right": {"_type": "exact_match"}}},
     }
     test_set = {"dataset": {"_type": "jsonl", "file_path": "test.jsonl"}}
