@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nat_finetune.data.batches import Rows
 from nat_finetune.data.seeds import derive_seed
-from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal
+from nat_finetune.errors import BackendError, NatFinetuneError, NoTrainableSignal, Stage, boundary
 from nat_finetune.local.agreement import BOUNDS, Canary, Scores, Seen, check_canaries, trained_scores, trainer_scores
 from nat_finetune.local.checkpoint import load_checkpoint, save_checkpoint
 from nat_finetune.local.drift import kl_of_fresh_samples
@@ -213,7 +213,8 @@ class LocalTrainerAdapter:
     async def _run(self, job: Job) -> UpdateResult:
         made, steps = self._learner.optimiser, self._learner.optimiser.steps
         try:
-            return await self._update(job)
+            with boundary(Stage.MODEL):  # whatever torch raises: the weights may be somewhere in between
+                return await self._update(job)
         except NatFinetuneError as error:
             job.log.append(str(error))
             if made.steps != steps:

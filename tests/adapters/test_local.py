@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 
 from nat_finetune.adapters.local import LocalTrainerAdapterConfig, local_trainer_adapter
-from nat_finetune.errors import AgreementError, BackendError, ConfigError, DataError, NoTrainableSignal
+from nat_finetune.errors import AgreementError, BackendError, ConfigError, DataError, NoTrainableSignal, StageError
 from nat_finetune.interfaces import TrainerAdapter
 from nat_finetune.local.jobs import LocalTrainerAdapter
 from nat_finetune.local.scores import TrainerScorer
@@ -225,6 +225,26 @@ async def test_too_long_is_dropped_by_default_at_what_the_model_was_made_for():
         spec = await adapter_of(policy).prepare(collection(Group(1, (*short.trajectories, long))), None)
     assert [drop.rollout_id for drop in spec.dropped] == ["long"]
     assert spec.items == 2
+
+
+async def test_whatever_breaks_an_update_off_its_weights_are_not_saved(monkeypatch, tmp_path):
+    """Not only errors of our own: torch has many."""
+    with tiny_policy() as policy:
+        adapter = adapter_of(policy, "dpo", batch_size=1)
+        scores = TrainerScorer.scores
+
+        def breaks(self, batch):
+            if adapter._learner.optimiser.steps == 1:
+                raise IndexError("index out of range")
+            return scores(self, batch)
+
+        monkeypatch.setattr(TrainerScorer, "scores", breaks)
+        with pytest.raises(StageError, match="index out of range"):
+            await update(adapter, collection(*PAIRS))
+        with pytest.raises(BackendError, match=r"unfinished update \(index out of range\)"):
+            await adapter.health()
+        with pytest.raises(BackendError, match="not saved"):
+            adapter.save_state(tmp_path / "c")
 
 
 async def test_an_engine_that_keeps_the_old_weights_is_found(monkeypatch):
