@@ -28,6 +28,7 @@ from tests.plugins.nemo_rl.stock import behave, make_checkout, starts
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
 PYTHON = os.environ.get("NAT_FINETUNE_RAY_PYTHON")
+NO_RAY = "NAT_FINETUNE_RAY_PYTHON names no Python that has ray[default]"
 CLIENT = Path(__file__).with_name("ray_client.py")
 
 
@@ -41,7 +42,7 @@ def free_port():
 def head(tmp_path_factory):
     """The address of a head with one CPU and no GPU; all that it started ends with it."""
     if PYTHON is None:
-        pytest.skip("NAT_FINETUNE_RAY_PYTHON names no Python that has ray[default]")
+        pytest.skip(NO_RAY)
     port, folder = free_port(), Path(tempfile.gettempdir()) / f"ray-{os.getpid()}"  # Ray's sockets need a short path
     command = [PYTHON.replace("python", "ray"), "start", "--head", "--block", "--node-ip-address=127.0.0.1"]
     command += [f"--port={free_port()}", f"--dashboard-port={port}", "--dashboard-host=127.0.0.1", "--num-cpus=1"]
@@ -182,6 +183,8 @@ async def test_a_dpo_job_that_fails_and_one_that_is_cancelled(head, tmp_path):
 
 async def test_requests_are_those_of_rays_own_client(tmp_path):
     """Both clients against one server: method, path and body of each request."""
+    if PYTHON is None:
+        pytest.skip(NO_RAY)
     environment = {"env_vars": {"K": "v"}}
     keywords = {"entrypoint": "sleep 0.2", "submission_id": "id", "metadata": {"a": "b"}, "runtime_env": environment}
     compared = {}
